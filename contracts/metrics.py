@@ -102,7 +102,7 @@ METRICS: dict[str, Metric] = {
                   high=1.0, worse="down"),
         _decision("top1_flip", "1[argmax differs]", "", _S, "Q10", "the most likely token differs",
                   high=1.0, aliases=(("llama.cpp:Same top p", "1 − its mean"),)),
-        _decision("clip_excess", "1[w outside clip]", "", _N, "Q15", "w leaves the clip range before any update; its mean is clip_fraction_at_zero",
+        _decision("clip_fraction_at_zero", "1[w outside clip]", "", _N, "Q15", "w leaves the clip range before any update: purely kernel-caused",
                   high=1.0),
         Metric("ece_gap", "|ECE(p) − ECE(q)|", "", _S, Shape.PAIRED, 0.0, 1.0, "Q11", "difference of the expected calibration errors"),
         Metric("reward_drift", "E_p r − E_q r", "reward", _S, Shape.PAIRED, -_INF, _INF, "Q12", "difference of expected rewards"),
