@@ -1,0 +1,1 @@
+"""The decision: stores, decides, tells; serves people, CI jobs and traffic."""

@@ -1,0 +1,1 @@
+"""The measurement: runs the two kernels on the same tokens."""
