@@ -1,0 +1,1 @@
+"""What the control plane can do. Functions take a session and never commit."""
