@@ -1,0 +1,50 @@
+"""Settings, read from the environment with the prefix `KC_`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Everything a process of the control plane can be told; durations are seconds, sizes bytes.
+
+    Attributes:
+        home: data directory of the embedded default: `kc.db` and `artifacts/`.
+        database_url: SQLAlchemy URL; empty means SQLite in `home`.
+        broker_url: Celery broker; empty means the embedded polling worker.
+        host: address to bind; loopback unless said otherwise.
+        port: port of API and status page.
+        allowed_hosts: further names the Host header may carry (DNS rebinding is refused).
+        max_body_bytes: larger request bodies are answered 413.
+        tick_seconds: pause between two scheduler ticks.
+        lease_seconds: how long a job lease lasts unless renewed.
+        job_attempts: leases a job may have before it counts as TIMED_OUT.
+        evaluation_requests: most live requests one evaluation job takes.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="KC_", frozen=True, extra="ignore")
+
+    home: Path = Path(".kc")
+    database_url: str = ""
+    broker_url: str = ""
+    host: str = "127.0.0.1"
+    port: int = Field(default=8321, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    max_body_bytes: int = Field(default=2 * 2**20, ge=1)
+    tick_seconds: float = Field(default=1.0, gt=0)
+    lease_seconds: float = Field(default=60.0, gt=0)
+    job_attempts: int = Field(default=3, ge=1)
+    evaluation_requests: int = Field(default=2000, ge=1)
+
+    @property
+    def artifacts(self) -> Path:
+        """Directory of everything measured: records, converted checkpoints, suites."""
+        return self.home / "artifacts"
+
+    @property
+    def url(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{(self.home / 'kc.db').absolute()}"
