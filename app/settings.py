@@ -20,9 +20,6 @@ class Settings(BaseSettings):
         allowed_hosts: further names the Host header may carry (DNS rebinding is refused).
         max_body_bytes: larger request bodies are answered 413.
         tick_seconds: pause between two scheduler ticks.
-        lease_seconds: how long a job lease lasts unless renewed.
-        job_attempts: leases a job may have before it counts as TIMED_OUT.
-        evaluation_requests: most live requests one evaluation job takes.
     """
 
     model_config = SettingsConfigDict(env_prefix="KC_", frozen=True, extra="ignore")
@@ -35,9 +32,6 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = Field(default=2 * 2**20, ge=1)
     tick_seconds: float = Field(default=1.0, gt=0)
-    lease_seconds: float = Field(default=60.0, gt=0)
-    job_attempts: int = Field(default=3, ge=1)
-    evaluation_requests: int = Field(default=2000, ge=1)
 
     @property
     def artifacts(self) -> Path:
