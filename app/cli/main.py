@@ -1,0 +1,266 @@
+"""The command `kc`: signatures only.
+
+Each command imports what it needs when it runs, so that `kc --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.errors import CliError
+
+app = typer.Typer(
+    name="kc",
+    help="Kernel contracts: how far training and serving may diverge, measured and enforced.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rendering help through rich doubles the time to the first line
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+register = typer.Typer(
+    name="register", help="Tell the control plane what exists; the same thing twice is a no-op.", no_args_is_help=True
+)
+
+
+class Format(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OFFLINE, CONTROL, PROCESSES = "Without a server", "Control plane", "Processes"
+Url = Annotated[str, typer.Option("--url", envvar="KC_URL", help="Where the control plane answers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PromotionId = Annotated[str, typer.Argument(help="The promotion's id, or enough of its beginning.", metavar="PROMOTION")]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; it is kept in the audit trail.")]
+DEFAULT_URL = "http://127.0.0.1:8321"
+
+
+@app.command(rich_help_panel=OFFLINE)
+def lint(
+    files: Annotated[list[Path], typer.Argument(help="Contract files.", metavar="FILE...")],
+    format: Annotated[Format, typer.Option(help="How findings are printed.")] = Format.TEXT,
+) -> None:
+    """Check contracts: exit 0 clean or warnings only, 1 errors, 2 unreadable."""
+    from app.cli.lint import run
+
+    raise typer.Exit(run(files, as_json=format is Format.JSON))
+
+
+@app.command(rich_help_panel=OFFLINE)
+def evaluate(
+    contract: Annotated[Path, typer.Option(help="The contract, a YAML file.")],
+    checkpoint: Annotated[Path, typer.Option(help="Directory with safetensors weights and tokenizer.")],
+    train: Annotated[str, typer.Option(help="Training kernel: `engine:key=value,...` or a file.")],
+    inference: Annotated[str, typer.Option(help="Serving kernel: `engine:key=value,...` or a file.")],
+    suite: Annotated[Path, typer.Option(help="Prompts, one JSON object a line.")],
+    out: Annotated[Path | None, typer.Option(help="Where evidence, judgement and records go.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure a kernel pair against a contract, here and now.
+
+    Exit 0 converged, 1 violated, 3 inconclusive, 2 bad usage or contract, 4 could not be measured.
+    """
+    from app.cli.evaluate import run
+
+    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, as_json=json))
+
+
+@app.command(rich_help_panel=OFFLINE)
+def demo(
+    short: Annotated[bool, typer.Option("--short", help="Fewer prompts and requests, the same stages.")] = False,
+) -> None:
+    """Take a real model through all four stages, and see a faulty build stopped."""
+    from app.cli.demo import run
+
+    raise typer.Exit(run(short=short))
+
+
+@app.command(rich_help_panel=PROCESSES)
+def serve(
+    host: Annotated[str, typer.Option(envvar="KC_HOST", help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="KC_PORT", help="Port to bind.")] = 8321,
+    embedded_worker: Annotated[bool, typer.Option(help="Start one worker as a child process.")] = True,
+) -> None:
+    """The control plane: API, status page, scheduler and, unless told not to, one worker."""
+    from app.cli.processes import serve as run
+
+    run(host, port, embedded_worker=embedded_worker)
+
+
+@app.command(rich_help_panel=PROCESSES)
+def worker() -> None:
+    """A measurement worker that takes jobs from the database."""
+    from app.cli.processes import become
+
+    become("workers.local")
+
+
+@app.command(rich_help_panel=PROCESSES)
+def gateway(
+    deployment: Annotated[str, typer.Option(help="The registered deployment to serve.")],
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to bind.")] = 8322,
+) -> None:
+    """The data plane: `/v1/completions`, routed as the deployment's routing table says."""
+    from app.cli.processes import become
+
+    become("app.gateway.main", "--deployment", deployment, "--host", host, "--port", str(port))
+
+
+@app.command("kernel-server", rich_help_panel=PROCESSES)
+def kernel_server(
+    build: Annotated[str, typer.Option(help="Kernel build: `engine:key=value,...` or a file.")],
+    checkpoint: Annotated[Path, typer.Option(help="Directory with safetensors weights and tokenizer.")],
+    port: Annotated[int, typer.Option(help="Port to bind.")],
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+) -> None:
+    """One kernel build behind an OpenAI-compatible `/v1/completions`."""
+    from app.cli.processes import become
+
+    become(
+        "workers.kernels.server",
+        "--build", build, "--checkpoint", str(checkpoint), "--host", host, "--port", str(port),
+    )  # fmt: skip
+
+
+@app.command(rich_help_panel=CONTROL)
+def promote(
+    deployment: Annotated[str, typer.Argument(help="The registered deployment.")],
+    contract: Annotated[str, typer.Option(help="`name@version` of a registered contract.")],
+    checkpoint: Annotated[str, typer.Option(help="Name of a registered checkpoint.")],
+    train: Annotated[str, typer.Option(help="Name of the registered training build.")],
+    inference: Annotated[str, typer.Option(help="Name of the registered candidate build.")],
+    suite: Annotated[str, typer.Option(help="Name of a registered suite.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it; exit 0 promoted, 1 stopped.")] = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Start the promotion of a kernel build."""
+    from app.cli.promotions import promote as run
+
+    names = {"contract": contract, "checkpoint": checkpoint, "train": train, "inference": inference, "suite": suite}
+    raise typer.Exit(run(url, deployment, names, wait=wait, as_json=json))
+
+
+@app.command(rich_help_panel=CONTROL)
+def status(
+    promotion: Annotated[str | None, typer.Argument(help="One promotion; all of them without.")] = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List promotions, or show one with its verdicts."""
+    from app.cli.promotions import status as run
+
+    run(url, promotion, as_json=json)
+
+
+@app.command(rich_help_panel=CONTROL)
+def approve(promotion: PromotionId, url: Url = DEFAULT_URL) -> None:
+    """Let the stage that awaits approval begin."""
+    from app.cli.promotions import act
+
+    act(url, promotion, "approve", "")
+
+
+@app.command(rich_help_panel=CONTROL)
+def freeze(promotion: PromotionId, reason: Reason, url: Url = DEFAULT_URL) -> None:
+    """Stop where it stands; what serves keeps serving."""
+    from app.cli.promotions import act
+
+    act(url, promotion, "freeze", reason)
+
+
+@app.command(rich_help_panel=CONTROL)
+def resume(promotion: PromotionId, reason: Reason, url: Url = DEFAULT_URL) -> None:
+    """Leave frozen or fallen back: measure the stage afresh."""
+    from app.cli.promotions import act
+
+    act(url, promotion, "resume", reason)
+
+
+@app.command(rich_help_panel=CONTROL)
+def abort(promotion: PromotionId, reason: Reason, url: Url = DEFAULT_URL) -> None:
+    """End it and restore the known-good build."""
+    from app.cli.promotions import act
+
+    act(url, promotion, "abort", reason)
+
+
+@app.command(rich_help_panel=CONTROL)
+def retry(promotion: PromotionId, reason: Reason = "", url: Url = DEFAULT_URL) -> None:
+    """Measure the present stage afresh; no evidence is carried over."""
+    from app.cli.promotions import act
+
+    act(url, promotion, "retry", reason)
+
+
+@register.command("contract")
+def register_contract(file: Annotated[Path, typer.Argument(help="The contract, a YAML file.")], url: Url = DEFAULT_URL) -> None:
+    """A contract; its name and version are in the file and never change once registered."""
+    from app.cli.registry import contract
+
+    contract(url, file)
+
+
+@register.command("checkpoint")
+def register_checkpoint(name: str, path: Path, url: Url = DEFAULT_URL) -> None:
+    """A checkpoint: safetensors weights and tokenizer in a directory the server can read."""
+    from app.cli.registry import checkpoint
+
+    checkpoint(url, name, path)
+
+
+@register.command("build")
+def register_build(
+    name: str,
+    build: Annotated[str, typer.Argument(help="`engine:key=value,...` or a JSON file.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """A kernel build."""
+    from app.cli.registry import build as run
+
+    run(url, name, build)
+
+
+@register.command("suite")
+def register_suite(name: str, path: Path, url: Url = DEFAULT_URL) -> None:
+    """An evaluation suite: prompts, one JSON object a line."""
+    from app.cli.registry import suite
+
+    suite(url, name, path)
+
+
+@register.command("deployment")
+def register_deployment(
+    name: str,
+    known_good: Annotated[str, typer.Option(help="The build that serves now.")],
+    endpoint: Annotated[list[str], typer.Option(help="`build=url` of a kernel server; once a build.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """A deployment: which build serves, and where each build answers."""
+    from app.cli.registry import deployment
+
+    deployment(url, name, known_good, endpoint)
+
+
+app.add_typer(register, rich_help_panel=CONTROL)
+
+
+def main() -> None:
+    """Run `kc`; an expected error is one line on stderr and never a traceback."""
+    try:
+        app()
+    except CliError as error:
+        print(f"kc: {error}", file=sys.stderr)
+        sys.exit(error.code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""What a page shows, as values ready to print: built from domain values, free of database and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.web import chart, words
+from app.web.words import Mark
+from contracts.model import STAGES, Level, Stage
+from contracts.promotion import TERMINAL, Event, Promotion, Status
+from contracts.verdicts import Judgement, Outcome, Verdict
+
+_ORDER = {
+    Outcome.VIOLATED: 0,
+    Outcome.UNMEASURABLE: 1,
+    Outcome.NO_DATA: 2,
+    Outcome.INCONCLUSIVE: 3,
+    Outcome.HOLDS: 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage of the stepper. `mark.tone` is one of good, active, unsure, bad, still, ahead."""
+
+    stage: Stage
+    title: str
+    mark: Mark
+    detail: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionSummary:
+    """One promotion as a list shows it; `contract` is name@version, `candidate` a build's name."""
+
+    id: str
+    deployment: str
+    contract: str
+    candidate: str
+    mark: Mark
+    steps: tuple[Step, ...]
+    stage: str
+    since: datetime
+    reason: str
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """One verdict, formatted; `order` sorts what needs attention to the top."""
+
+    clause: str
+    level: str
+    promise: str
+    meaning: str
+    slice: str
+    phase: str
+    mark: Mark
+    observed: str
+    limit: str
+    interval: str
+    n: str
+    needed: int | None
+    reason: str
+    method: str
+    alpha: str
+    chart: chart.Chart | None
+    order: tuple[int, int]
+
+    @property
+    def holds(self) -> bool:
+        """Whether this row needs no attention."""
+        return self.order[0] == _ORDER[Outcome.HOLDS]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementView:
+    """The verdict table of one stage (one canary step), the latest judgement of its attempt."""
+
+    stage: Stage
+    title: str
+    attempt: int
+    mark: Mark
+    prompts: int
+    tally: str
+    reason: str
+    evidence_digest: str
+    judge_version: str
+    rows: tuple[VerdictRow, ...]
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One transition of the promotion."""
+
+    at: datetime
+    event: str
+    actor: str
+    reason: str
+    move: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One content digest the evidence is bound to, with the name it is registered under."""
+
+    label: str
+    name: str
+    digest: str
+
+    @property
+    def short(self) -> str:
+        """The digest, cut for reading."""
+        return words.short(self.digest)
+
+
+def steps(promotion: Promotion) -> tuple[Step, ...]:
+    """The four stages with where the promotion stands in each."""
+    return tuple(_step(promotion, stage) for stage in STAGES)
+
+
+def _step(promotion: Promotion, stage: Stage) -> Step:
+    title = words.STAGE_TITLES[stage]
+    here = stage is promotion.stage
+    if here:
+        status = promotion.status
+        mark = words.STATUSES[status]
+        if status is Status.AWAITING_APPROVAL and promotion.pending_approval is not stage:
+            mark = Mark("Passed", "check", "good")
+        return Step(stage, title, mark, _detail(promotion, stage), status not in TERMINAL)
+    if STAGES.index(stage) < STAGES.index(promotion.stage):
+        return Step(stage, title, Mark("Passed", "check", "good"), _overridden(promotion, stage), False)
+    if stage is promotion.pending_approval and promotion.status is Status.AWAITING_APPROVAL:
+        return Step(stage, title, words.STATUSES[Status.AWAITING_APPROVAL], "", True)
+    return Step(stage, title, Mark("Not reached", "ring", "ahead"), "", False)
+
+
+def _overridden(promotion: Promotion, stage: Stage) -> str:
+    by = next((p.overridden_by for p in promotion.passed if p.stage is stage and p.overridden_by), None)
+    return f"overridden by {by}" if by else ""
+
+
+def _detail(promotion: Promotion, stage: Stage) -> str:
+    attempt = f"attempt {promotion.attempt}" if promotion.attempt > 1 else ""
+    share = canary_share(promotion, promotion.step) if stage is Stage.CANARY else ""
+    return " · ".join(part for part in (share, attempt) if part)
+
+
+def canary_share(promotion: Promotion, step: int) -> str:
+    """The canary step for people: `step 2 of 3, 5 % of traffic`."""
+    planned = promotion.plans.canary.steps
+    if step >= len(planned):
+        return ""
+    return f"step {step + 1} of {len(planned)}, {words.number(100 * planned[step])} % of traffic"
+
+
+def summary(promotion: Promotion, contract: str, candidate: str) -> PromotionSummary:
+    """A promotion for the list; `contract` is name@version, `candidate` the build's name."""
+    stage = promotion.pending_approval or promotion.stage
+    return PromotionSummary(
+        id=promotion.id,
+        deployment=promotion.target,
+        contract=contract,
+        candidate=candidate,
+        mark=words.STATUSES[promotion.status],
+        steps=steps(promotion),
+        stage=words.STAGE_TITLES[stage],
+        since=promotion.stage_started_at,
+        reason=promotion.reason,
+        active=promotion.status not in TERMINAL,
+    )
+
+
+def judgement(judged: Judgement, *, promotion: Promotion, step: int, attempt: int) -> JudgementView:
+    """The verdict table of one judgement, what needs attention first."""
+    rows = sorted((_verdict(v, i) for i, v in enumerate(judged.verdicts)), key=lambda row: row.order)
+    share = canary_share(promotion, step) if judged.stage is Stage.CANARY else ""
+    title = words.STAGE_TITLES[judged.stage] + (f" · {share}" if share else "")
+    return JudgementView(
+        stage=judged.stage,
+        title=title,
+        attempt=attempt,
+        mark=words.CONVERGENCE[judged.converged],
+        prompts=judged.prompts,
+        tally=_tally(judged.verdicts),
+        reason=judged.reason,
+        evidence_digest=judged.evidence_digest,
+        judge_version=judged.judge_version,
+        rows=tuple(rows),
+        open=(judged.stage, step) == (promotion.stage, promotion.step) or judged.converged is False,
+    )
+
+
+def _tally(verdicts: Sequence[Verdict]) -> str:
+    counted = {outcome: sum(v.verdict is outcome for v in verdicts) for outcome in _ORDER}
+    parts = [f"{n} {words.OUTCOMES[outcome].word.lower()}" for outcome, n in counted.items() if n]
+    return ", ".join(parts) or "no verdicts"
+
+
+def _verdict(verdict: Verdict, index: int) -> VerdictRow:
+    return VerdictRow(
+        clause=verdict.clause,
+        level=verdict.level.value,
+        promise=words.promise(verdict),
+        meaning=words.meaning(verdict),
+        slice=verdict.slice,
+        phase=verdict.phase.value if verdict.phase else "—",
+        mark=words.OUTCOMES[verdict.verdict],
+        observed=words.quantity(verdict.observed, verdict),
+        limit=words.limit(verdict),
+        interval=words.interval(verdict),
+        n=f"{verdict.n:,}".replace(",", "\u202f"),
+        needed=verdict.needed,
+        reason=verdict.reason,
+        method=verdict.method,
+        alpha=words.number(verdict.alpha),
+        chart=chart.draw(verdict),
+        order=(_ORDER[verdict.verdict], index - 1000 * _rank(verdict.level)),
+    )
+
+
+def _rank(level: Level) -> int:
+    return int(level.value[1:])
+
+
+def timeline(event: Event, before: Promotion | None, after: Promotion, at: datetime, reason: str) -> TimelineEntry:
+    """One transition for people; `before` is None for the start of the promotion."""
+    move = _place(after) if before is None or _place(before) == _place(after) else f"{_place(before)} → {_place(after)}"
+    changed = before is None or before.status is not after.status or before.stage is not after.stage
+    return TimelineEntry(
+        at=at,
+        event=words.EVENTS.get(event.type, event.type),
+        actor=getattr(event, "actor", None) or getattr(event, "by", None) or "control plane",
+        reason=reason,
+        move=move,
+        tone=words.STATUSES[after.status].tone if changed else "still",
+    )
+
+
+def _place(promotion: Promotion) -> str:
+    title = words.STAGE_TITLES[promotion.stage]
+    if promotion.stage is Stage.CANARY:
+        title += f" {promotion.step + 1}/{len(promotion.plans.canary.steps)}"
+    return f"{title}, {words.STATUSES[promotion.status].word.lower()}"
+
+
+def bindings(promotion: Promotion, names: Mapping[str, str]) -> tuple[Binding, ...]:
+    """The digests the promotion is bound to; `names` maps a digest to its registered name."""
+    bound = promotion.bound
+    labelled = (
+        ("Contract", bound.contract),
+        ("Checkpoint", bound.checkpoint),
+        ("Training build", bound.train_build),
+        ("Inference build (candidate)", bound.inference_build),
+        ("Known-good build", bound.known_good_build),
+        ("Suite", bound.suite),
+    )
+    return tuple(Binding(label, names.get(d, ""), d) for label, d in labelled if d is not None)
