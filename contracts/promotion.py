@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from contracts.model import Action, Frozen, Level, Stage, StagePlans
 
@@ -29,6 +29,29 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.ABORTED, Status.SUPERSEDED, Status.EXPIRED})
+
+Actor = Annotated[str, Field(min_length=1)]
+
+
+class FrozenBy(StrEnum):
+    """Why a promotion is FROZEN; it decides what may happen next (docs/lifecycle.md).
+
+    Members:
+        NO_DATA: nothing was there to judge; the next fresh judgement thaws it by itself.
+        MEASUREMENT: the measurement ended in ERROR, TIMED_OUT or CANCELLED.
+        TIMER: the stage's deadline passed; an undecided verdict may still be overridden.
+        VIOLATION: a clause is violated and the escalation froze.
+        FALLBACK_OWED: a violation asked for a fallback while the candidate serves and no
+            known-good build can take over; it falls back as soon as one can.
+        PERSON: somebody froze it.
+    """
+
+    NO_DATA = "no_data"
+    MEASUREMENT = "measurement"
+    TIMER = "timer"
+    VIOLATION = "violation"
+    FALLBACK_OWED = "fallback_owed"
+    PERSON = "person"
 
 
 class Bound(Frozen):
@@ -59,8 +82,9 @@ class Promotion(Frozen):
         step: index into the canary's traffic steps; 0 in the other stages.
         attempt: grows with every measurement started; evidence of another attempt is stale.
         pending_approval: the stage entered once approved, while AWAITING_APPROVAL.
-        undecided: evidence digest of the last verdict of this attempt that was neither a
-            pass nor a violation; the only thing an override can consume.
+        undecided: evidence digest of this attempt's last judgement when that was neither
+            converged nor violated; the only thing an override can consume.
+        frozen_by: why it is FROZEN; None in every other status.
         guarded: slices that guard routing keeps off the candidate.
         known_good_healthy: whether the known-good build may be fallen back to right now.
     """
@@ -82,25 +106,50 @@ class Promotion(Frozen):
     approval_expires_at: datetime | None = None
     passed: tuple[Passed, ...] = ()
     undecided: str | None = None
+    frozen_by: FrozenBy | None = None
     guarded: tuple[str, ...] = ()
     known_good_healthy: bool = True
     reason: str = ""
 
 
+class Start(Frozen):
+    """The first event of every promotion: what it binds, so that replay begins from nothing."""
+
+    type: Literal["start"] = "start"
+    id: str
+    target: str
+    bound: Bound
+    plans: StagePlans
+    escalation: dict[Level, tuple[Action, ...]]
+    known_good_healthy: bool = True
+
+
 class Judged(Frozen):
-    """A judgement of evidence arrived. `converged`, `level` and `violated_slices` are the judge's."""
+    """A judgement of evidence arrived. `converged`, `level` and `violated_slices` are the judge's.
+
+    Raises:
+        ValidationError: a violation without its level, or a pass that names violated slices.
+    """
 
     type: Literal["judged"] = "judged"
     bound: Bound
     stage: Stage
     step: int
     attempt: int
-    prompts: int
+    prompts: Annotated[int, Field(ge=0)]
     converged: bool | None
     level: Level | None
     violated_slices: tuple[str, ...] = ()
-    evidence_digest: str
+    evidence_digest: Annotated[str, Field(min_length=1)]
     reason: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.converged is False and self.level is None:
+            raise ValueError("a violated judgement has the level of its worst violated clause")
+        if self.converged and (self.level is not None or self.violated_slices):
+            raise ValueError("a converged judgement has no level and no violated slices")
+        return self
 
 
 class MeasurementFailed(Frozen):
@@ -124,22 +173,26 @@ class Approve(Frozen):
     """A person (or a policy) lets the pending stage begin."""
 
     type: Literal["approve"] = "approve"
-    actor: str
+    actor: Actor
 
 
 class Freeze(Frozen):
     """Stop where it stands; what serves keeps serving."""
 
     type: Literal["freeze"] = "freeze"
-    actor: str
+    actor: Actor
     reason: str
 
 
 class Resume(Frozen):
-    """Leave FROZEN or FALLEN_BACK: measure the stage afresh under a new attempt."""
+    """Leave FROZEN or FALLEN_BACK: measure afresh under a new attempt.
+
+    A frozen promotion measures its stage again. A fallen-back one goes back to shadow (or
+    stays in offline CI): only fresh converged evidence brings users to the candidate again.
+    """
 
     type: Literal["resume"] = "resume"
-    actor: str
+    actor: Actor
     reason: str
 
 
@@ -147,7 +200,7 @@ class Retry(Frozen):
     """Measure the present stage afresh under a new attempt; no evidence is carried over."""
 
     type: Literal["retry"] = "retry"
-    actor: str
+    actor: Actor
     reason: str = ""
 
 
@@ -155,7 +208,7 @@ class Override(Frozen):
     """Accept exactly one undecided verdict, named by its evidence digest; never a violation."""
 
     type: Literal["override"] = "override"
-    actor: str
+    actor: Actor
     evidence_digest: str
     reason: str
 
@@ -164,7 +217,7 @@ class Abort(Frozen):
     """End the promotion and restore the known-good build."""
 
     type: Literal["abort"] = "abort"
-    actor: str
+    actor: Actor
     reason: str = ""
 
 
@@ -183,7 +236,7 @@ class KnownGoodHealth(Frozen):
 
 
 Event = Annotated[
-    Judged | MeasurementFailed | Tick | Approve | Freeze | Resume | Retry | Override | Abort | Supersede | KnownGoodHealth,
+    Start | Judged | MeasurementFailed | Tick | Approve | Freeze | Resume | Retry | Override | Abort | Supersede | KnownGoodHealth,
     Field(discriminator="type"),
 ]  # fmt: skip
 
@@ -211,7 +264,11 @@ class Reroute(Frozen):
 
 
 class Notify(Frozen):
-    """Tell subscribers; goes through the outbox in the same transaction."""
+    """Tell subscribers; goes through the outbox in the same transaction.
+
+    Attributes:
+        event: what happened, one of the names in docs/lifecycle.md (`promotion.frozen` ...).
+    """
 
     type: Literal["notify"] = "notify"
     event: str
@@ -229,9 +286,14 @@ Effect = Annotated[Measure | CancelMeasurement | Reroute | Notify | Page, Field(
 
 
 class Transition(Frozen):
-    """One step taken: both states, the event, why, and what must happen with it."""
+    """One step taken: both states, the event, why, and what must happen with it.
 
-    before: Promotion
+    Attributes:
+        before: None for the start, and only there.
+        effects: empty when nothing changed; else exactly one Notify is among them.
+    """
+
+    before: Promotion | None
     after: Promotion
     event: Event
     reason: str
