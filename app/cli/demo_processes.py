@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 import httpx2
 
@@ -30,7 +31,7 @@ class Processes:
         self.logs = logs
         self._environment = {**os.environ, **environment}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._handlers: dict[int, object] = {}
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Processes:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,7 @@ class Processes:
         finally:
             signal.signal(signal.SIGINT, previous)
             for number, handler in self._handlers.items():
-                signal.signal(number, handler)  # type: ignore[arg-type]
+                signal.signal(number, handler)
 
     def start(self, name: str, module: str, *arguments: str) -> None:
         """Start `python -m module arguments...` in the background."""
@@ -76,11 +77,9 @@ class Processes:
         ends = time.monotonic() + timeout_s
         while time.monotonic() < ends:
             self.check()
-            try:
+            with suppress(httpx2.TransportError):
                 if httpx2.get(url, timeout=2.0).status_code == httpx2.codes.OK:
                     return
-            except httpx2.TransportError:
-                pass
             time.sleep(0.1)
         raise CliError(f"{name} did not become healthy in {timeout_s:g} s\n{self._tail(name)}")
 
@@ -102,10 +101,8 @@ class Processes:
             _signal_group(process, signal.SIGTERM)
         ends = time.monotonic() + STOP_S
         for process in groups:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, ends - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass
             # Whatever of its group is left, a child of the child for instance, goes as well.
             _signal_group(process, signal.SIGKILL)
             process.wait()
@@ -125,12 +122,10 @@ def free_port(preferred: int, host: str = "127.0.0.1") -> int:
     raise CliError(f"no free port on {host}")
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -7,7 +7,7 @@ class CliError(Exception):
     """Ends the command with its message on stderr and no traceback.
 
     Attributes:
-        code: the process's exit status; 1 refused or failed, 2 bad usage or contract, 4 could not be measured.
+        code: exit status; 1 refused or failed, 2 bad usage or contract, 4 could not be measured.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:

@@ -22,9 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-register = typer.Typer(
-    name="register", help="Tell the control plane what exists; the same thing twice is a no-op.", no_args_is_help=True
-)
+register = typer.Typer(name="register", no_args_is_help=True, help="Tell the control plane what exists.")
 
 
 class Format(StrEnum):
@@ -34,26 +32,28 @@ class Format(StrEnum):
     JSON = "json"
 
 
-OFFLINE, CONTROL, PROCESSES = "Without a server", "Control plane", "Processes"
 Url = Annotated[str, typer.Option("--url", envvar="KC_URL", help="Where the control plane answers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-PromotionId = Annotated[str, typer.Argument(help="The promotion's id, or enough of its beginning.", metavar="PROMOTION")]
+PromotionId = Annotated[str, typer.Argument(help="The promotion's id.", metavar="PROMOTION")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; it is kept in the audit trail.")]
 DEFAULT_URL = "http://127.0.0.1:8321"
 
 
-@app.command(rich_help_panel=OFFLINE)
+@app.command()
 def lint(
     files: Annotated[list[Path], typer.Argument(help="Contract files.", metavar="FILE...")],
     format: Annotated[Format, typer.Option(help="How findings are printed.")] = Format.TEXT,
 ) -> None:
-    """Check contracts: exit 0 clean or warnings only, 1 errors, 2 unreadable."""
+    """Check contracts.
+
+    Exit 0 clean or warnings only, 1 errors, 2 unreadable.
+    """
     from app.cli.lint import run
 
     raise typer.Exit(run(files, as_json=format is Format.JSON))
 
 
-@app.command(rich_help_panel=OFFLINE)
+@app.command()
 def evaluate(
     contract: Annotated[Path, typer.Option(help="The contract, a YAML file.")],
     checkpoint: Annotated[Path, typer.Option(help="Directory with safetensors weights and tokenizer.")],
@@ -63,7 +63,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Where evidence, judgement and records go.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure a kernel pair against a contract, here and now.
+    """Measure a kernel pair against a contract.
 
     Exit 0 converged, 1 violated, 3 inconclusive, 2 bad usage or contract, 4 could not be measured.
     """
@@ -72,56 +72,65 @@ def evaluate(
     raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, as_json=json))
 
 
-@app.command(rich_help_panel=OFFLINE)
+@app.command()
 def demo(
-    short: Annotated[bool, typer.Option("--short", help="Fewer prompts and requests, the same stages.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Fewer prompts, the same stages.")] = False,
 ) -> None:
-    """Take a real model through all four stages, and see a faulty build stopped."""
+    """Promote a real model, stop a faulty build."""
     from app.cli.demo import run
 
     raise typer.Exit(run(short=short))
 
 
-@app.command(rich_help_panel=PROCESSES)
+@app.command()
 def serve(
     host: Annotated[str, typer.Option(envvar="KC_HOST", help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="KC_PORT", help="Port to bind.")] = 8321,
     embedded_worker: Annotated[bool, typer.Option(help="Start one worker as a child process.")] = True,
 ) -> None:
-    """The control plane: API, status page, scheduler and, unless told not to, one worker."""
+    """Run the control plane.
+
+    API, status page, scheduler and, unless told not to, one worker.
+    """
     from app.cli.processes import serve as run
 
     run(host, port, embedded_worker=embedded_worker)
 
 
-@app.command(rich_help_panel=PROCESSES)
+@app.command()
 def worker() -> None:
-    """A measurement worker that takes jobs from the database."""
+    """Run a measurement worker."""
     from app.cli.processes import become
 
     become("workers.local")
 
 
-@app.command(rich_help_panel=PROCESSES)
+@app.command()
 def gateway(
     deployment: Annotated[str, typer.Option(help="The registered deployment to serve.")],
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind.")] = 8322,
 ) -> None:
-    """The data plane: `/v1/completions`, routed as the deployment's routing table says."""
+    """Run the data plane of a deployment.
+
+    `/v1/completions`, routed as the deployment's routing table says.
+    """
     from app.cli.processes import become
 
     become("app.gateway.main", "--deployment", deployment, "--host", host, "--port", str(port))
 
 
-@app.command("kernel-server", rich_help_panel=PROCESSES)
+@app.command("kernel-server")
 def kernel_server(
     build: Annotated[str, typer.Option(help="Kernel build: `engine:key=value,...` or a file.")],
     checkpoint: Annotated[Path, typer.Option(help="Directory with safetensors weights and tokenizer.")],
     port: Annotated[int, typer.Option(help="Port to bind.")],
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
 ) -> None:
-    """One kernel build behind an OpenAI-compatible `/v1/completions`."""
+    """Serve one kernel build.
+
+    OpenAI-compatible `/v1/completions` on loopback unless told otherwise.
+    """
     from app.cli.processes import become
 
     become(
@@ -130,7 +139,7 @@ def kernel_server(
     )  # fmt: skip
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def promote(
     deployment: Annotated[str, typer.Argument(help="The registered deployment.")],
     contract: Annotated[str, typer.Option(help="`name@version` of a registered contract.")],
@@ -145,64 +154,76 @@ def promote(
     """Start the promotion of a kernel build."""
     from app.cli.promotions import promote as run
 
-    names = {"contract": contract, "checkpoint": checkpoint, "train": train, "inference": inference, "suite": suite}
-    raise typer.Exit(run(url, deployment, names, wait=wait, as_json=json))
+    raise typer.Exit(
+        run(url, deployment, contract, checkpoint, train, inference, suite, wait=wait, as_json=json)
+    )
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def status(
     promotion: Annotated[str | None, typer.Argument(help="One promotion; all of them without.")] = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List promotions, or show one with its verdicts."""
+    """List promotions, or show one."""
     from app.cli.promotions import status as run
 
     run(url, promotion, as_json=json)
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def approve(promotion: PromotionId, url: Url = DEFAULT_URL) -> None:
-    """Let the stage that awaits approval begin."""
+    """Let the pending stage begin."""
     from app.cli.promotions import act
 
     act(url, promotion, "approve", "")
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def freeze(promotion: PromotionId, reason: Reason, url: Url = DEFAULT_URL) -> None:
-    """Stop where it stands; what serves keeps serving."""
+    """Stop a promotion where it stands.
+
+    What serves keeps serving.
+    """
     from app.cli.promotions import act
 
     act(url, promotion, "freeze", reason)
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def resume(promotion: PromotionId, reason: Reason, url: Url = DEFAULT_URL) -> None:
-    """Leave frozen or fallen back: measure the stage afresh."""
+    """Leave frozen: measure the stage afresh.
+
+    Also leaves fallen back; either way under a new attempt.
+    """
     from app.cli.promotions import act
 
     act(url, promotion, "resume", reason)
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def abort(promotion: PromotionId, reason: Reason, url: Url = DEFAULT_URL) -> None:
-    """End it and restore the known-good build."""
+    """End it; the known-good build serves."""
     from app.cli.promotions import act
 
     act(url, promotion, "abort", reason)
 
 
-@app.command(rich_help_panel=CONTROL)
+@app.command()
 def retry(promotion: PromotionId, reason: Reason = "", url: Url = DEFAULT_URL) -> None:
-    """Measure the present stage afresh; no evidence is carried over."""
+    """Measure the present stage afresh.
+
+    No evidence is carried over.
+    """
     from app.cli.promotions import act
 
     act(url, promotion, "retry", reason)
 
 
 @register.command("contract")
-def register_contract(file: Annotated[Path, typer.Argument(help="The contract, a YAML file.")], url: Url = DEFAULT_URL) -> None:
+def register_contract(
+    file: Annotated[Path, typer.Argument(help="The contract, a YAML file.")], url: Url = DEFAULT_URL
+) -> None:
     """A contract; its name and version are in the file and never change once registered."""
     from app.cli.registry import contract
 
@@ -250,7 +271,7 @@ def register_deployment(
     deployment(url, name, known_good, endpoint)
 
 
-app.add_typer(register, rich_help_panel=CONTROL)
+app.add_typer(register)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ def need_measurement(code: int = 4) -> None:
 
 
 def become(module: str, *arguments: str) -> NoReturn:
-    """Replace this process by `python -m module arguments...`, so that signals and the exit status are its own."""
+    """Replace this process by `python -m module arguments...`: signals and exit status are its own."""
     if module.startswith("workers."):
         need_measurement()
     sys.stdout.flush()
