@@ -38,7 +38,7 @@ def import_checkpoint(store: Path, progress: Progress | None = None) -> Path:
     Raises:
         ImportFailed: the package is not installed, or the disk refuses.
     """
-    report = progress or (lambda share, what: None)
+    report = progress or _silent
     final = Path(store) / NAME
     if final.is_dir():
         report(1.0, "found in the artifact store")
@@ -63,6 +63,10 @@ def import_checkpoint(store: Path, progress: Progress | None = None) -> Path:
         shutil.rmtree(work, ignore_errors=True)
     report(1.0, "done")
     return final
+
+
+def _silent(_share: float, _what: str) -> None:
+    """Nobody watches."""
 
 
 def _package_directory() -> Path:

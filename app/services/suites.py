@@ -152,7 +152,8 @@ def _messages(error: ValueError) -> list[str]:
     if not isinstance(error, ValidationError):
         return [str(error)]
     messages = []
-    for detail in error.errors(include_url=False, include_input=False):
+    first = {(*detail["loc"], "")[0]: detail for detail in reversed(error.errors(include_url=False))}
+    for detail in reversed(first.values()):  # one a key: the rest follow from it
         where = ".".join(map(str, detail["loc"]))
         if detail["type"] == "extra_forbidden":
             close = nearest(where, list(SuitePrompt.model_fields))
