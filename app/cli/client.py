@@ -95,13 +95,10 @@ def _problem(answer: httpx2.Response) -> str:
     if not isinstance(body, Mapping):
         return f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"
     lines = [str(body.get("detail") or body.get("title") or answer.reason_phrase)]
-    lines += [_finding(one) for one in body.get("diagnostics") or body.get("errors") or ()]
+    lines += [f"  {one['file']}:{one['line']}:{one['column']}: {one['message']}" for one in _diagnostics(body)]
     return "\n".join(lines)
 
 
-def _finding(one: object) -> str:
-    if not isinstance(one, Mapping):
-        return f"  {one}"
-    if "line" in one:
-        return f"  {one.get('file')}:{one['line']}:{one.get('column')}: {one.get('message')}"
-    return f"  {one.get('loc') or one.get('pointer') or ''}: {one.get('msg') or one.get('detail') or one}"
+def _diagnostics(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = body.get("diagnostics")
+    return found if isinstance(found, list) else []

@@ -104,8 +104,7 @@ class Processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, ends - time.monotonic()))
             # Whatever of its group is left, a child of the child for instance, goes as well.
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
+            _kill_group(process)
         self._running.clear()
 
 
@@ -126,6 +125,18 @@ def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
+def _kill_group(process: subprocess.Popen[bytes], timeout_s: float = 0.5) -> None:
+    """Kill the group and wait until it is empty, which a zombie nobody reaps may delay."""
+    ends = time.monotonic() + timeout_s
+    while _signal_group(process, signal.SIGKILL) and time.monotonic() < ends:
+        process.poll()
+        time.sleep(0.01)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+    """Whether there was anyone left to signal."""
+    try:
         os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
