@@ -95,7 +95,9 @@ def _problem(answer: httpx2.Response) -> str:
     if not isinstance(body, Mapping):
         return f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"
     lines = [str(body.get("detail") or body.get("title") or answer.reason_phrase)]
-    lines += [f"  {one['file']}:{one['line']}:{one['column']}: {one['message']}" for one in _diagnostics(body)]
+    lines += [
+        f"  {one['file']}:{one['line']}:{one['column']}: {one['message']}" for one in _diagnostics(body)
+    ]
     return "\n".join(lines)
 
 
