@@ -9,6 +9,7 @@ never share a prompt.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -114,7 +115,8 @@ def _prompts(tokenizer: Tokenizer, pool: Pool, wanted: Counter[Kind]) -> Iterato
             return
 
 
-def _sources() -> list[str]:
+@functools.cache
+def _sources() -> tuple[str, ...]:
     """The library's ASCII sources in the order of their content hashes."""
     root = Path(sysconfig.get_path("stdlib"))
     files = [root / f"{name}.py" for name in sys.stdlib_module_names - _SKIPPED]
@@ -128,7 +130,7 @@ def _sources() -> list[str]:
         data = file.read_bytes()
         if data.isascii():
             texts.add(data.decode("ascii").replace("\r\n", "\n"))
-    return sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    return tuple(sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest()))
 
 
 def _candidates(source: str) -> Iterator[tuple[Kind, str]]:

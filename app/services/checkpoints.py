@@ -181,17 +181,16 @@ def _check_tokenizer(
             "this is not the checkpoint's tokenizer",
         )
     for name in ("bos", "eos"):
-        token = tokenizer_config.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token
+        special = tokenizer_config.get(f"{name}_token")
+        special = special.get("content") if isinstance(special, dict) else special
         expected = _token_ids(configs, f"{name}_token_id")
-        if token is None or not expected:
+        if special is None or not expected or ids.get(special) in expected:
             continue
-        if ids.get(token) not in expected:
-            raise ForeignTokenizer(
-                root / TOKENIZER_CONFIG,
-                f"{name}_token {token!r} has id {ids.get(token)}, but {CONFIG} says "
-                f"{name}_token_id {sorted(expected)}: this is not the checkpoint's tokenizer",
-            )
+        raise ForeignTokenizer(
+            root / TOKENIZER_CONFIG,
+            f"{name}_token {special!r} has id {ids.get(special)}, but {CONFIG} says "
+            f"{name}_token_id {sorted(expected)}: this is not the checkpoint's tokenizer",
+        )
 
 
 def _token_ids(configs: tuple[Mapping[str, Any], ...], key: str) -> set[int]:
