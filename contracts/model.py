@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from contracts.units import duration, quantity
 
@@ -22,7 +33,7 @@ KIND = "KernelContract"
 class Frozen(BaseModel):
     """A value: immutable, closed to unknown keys, addressed by the names the YAML uses."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class Family(StrEnum):
@@ -107,7 +118,8 @@ SemVer = Annotated[
         r"(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
     ),
 ]
-Scalar = str | bool | int | float
+# strict, so that "8" is never 8 and 1 is never true
+Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
 
 
 class Limit(Frozen):
@@ -119,14 +131,14 @@ class Limit(Frozen):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Limit:
-        if len(self.model_fields_set) != 1:
+        if sum(value is not None for value in (self.lte, self.gte, self.abs_lte)) != 1:
             raise ValueError("a limit has exactly one of lte, gte, abs_lte")
         return self
 
     @property
     def comparator(self) -> Comparator:
         """The one comparator set."""
-        return Comparator(next(iter(self.model_fields_set)))
+        return next(c for c in Comparator if getattr(self, c.value) is not None)
 
     @property
     def value(self) -> float:
@@ -159,11 +171,15 @@ class Condition(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _scalar_means_equal(cls, value: Any) -> Any:
-        return value if isinstance(value, Mapping | Condition) else {"eq": value}
+        if not isinstance(value, Mapping | Condition):
+            return {"eq": value}
+        if isinstance(value, Mapping) and isinstance(value.get("in"), list):
+            return {**value, "in": tuple(value["in"])}  # strict mode takes no list for a tuple
+        return value
 
     @model_validator(mode="after")
     def _not_empty(self) -> Condition:
-        if not self.model_fields_set:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
             raise ValueError("an empty condition: give a value or one of eq, gt, gte, lt, lte, in, contains")
         return self
 

@@ -1,0 +1,224 @@
+"""Kernel builds: how one is written (`torch:dtype=float32`) and what one turns out to be.
+
+A :class:`BuildSpec` is asked for; a :class:`Fingerprint` is what the running kernel reports, and
+what the contract's `pair` predicates are matched against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from contracts.metrics import nearest
+from contracts.model import Frozen, Scalar
+from contracts.slices import same
+
+DTYPES = ("float32", "bfloat16", "float16")
+ATTENTION = ("sdpa", "eager")
+WEIGHTS = ("int8-per-tensor",)
+
+
+class InvalidBuild(ValueError):
+    """A kernel build that cannot be: unknown engine, unknown key, or a value the key does not take.
+
+    Attributes:
+        word: the offending engine, key or value.
+        suggestion: the nearest right word, or None.
+    """
+
+    def __init__(self, message: str, word: str, suggestion: str | None = None) -> None:
+        hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+        super().__init__(message + hint)
+        self.word = word
+        self.suggestion = suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A key an engine takes: what it accepts in words, and how its text is read."""
+
+    accepts: str
+    read: Callable[[str], Scalar]
+    choices: tuple[str, ...] = ()
+
+
+def _choice(*words: str) -> _Option:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return _Option("one of " + ", ".join(words), read, words)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _base(text: str) -> float:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text) or not 0.0 < float(text) < 1e30:
+        raise ValueError(text)
+    return float(text)
+
+
+_COUNT = _Option("a whole number of at least 1", _count)
+_DTYPE, _ATTENTION = _choice(*DTYPES), _choice(*ATTENTION)
+_BASE = _Option("a positive number", _base)
+
+ENGINES: dict[str, dict[str, _Option]] = {
+    "torch": {"dtype": _DTYPE, "attn": _ATTENTION},
+    "torch-serving": {
+        "dtype": _DTYPE,
+        "attn": _ATTENTION,
+        "chunk": _COUNT,
+        "batch": _COUNT,
+        "rope_theta": _BASE,
+        "weights": _choice(*WEIGHTS),
+    },
+}
+
+
+class BuildSpec(Frozen):
+    """A kernel build as asked for: an engine and the options given; the engine fills in the rest.
+
+    `str()` gives the written form with sorted keys, which :func:`parse_build` reads back.
+    """
+
+    engine: str
+    options: dict[str, Scalar] = Field(default_factory=dict)
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{key}={_text(value)}" for key, value in sorted(self.options.items()))
+        return f"{self.engine}:{pairs}" if pairs else self.engine
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the hex digest of the written form."""
+        return "sha256:" + hashlib.sha256(str(self).encode()).hexdigest()
+
+
+def parse_build(written: str | Mapping[str, object]) -> BuildSpec:
+    """The build of `engine:key=value,...`, or of a mapping with `engine` and the same keys.
+
+    Raises InvalidBuild naming the unknown engine, key or value and the nearest right word.
+    """
+    engine, pairs = _split(written) if isinstance(written, str) else _unpack(written)
+    if engine not in ENGINES:
+        known = ", ".join(ENGINES)
+        raise InvalidBuild(
+            f"unknown engine {engine!r}: use one of {known}", engine, nearest(engine, [*ENGINES])
+        )
+    options: dict[str, Scalar] = {}
+    for key, text in pairs:
+        if key in options:
+            raise InvalidBuild(f"{engine}: {key!r} is given twice", key)
+        options[key] = _option(engine, key, text)
+    return BuildSpec(engine=engine, options=options)
+
+
+def _option(engine: str, key: str, text: str) -> Scalar:
+    known = ENGINES[engine]
+    if key not in known:
+        keys = ", ".join(known)
+        raise InvalidBuild(
+            f"engine {engine} has no key {key!r}: use one of {keys}", key, nearest(key, [*known])
+        )
+    try:
+        return known[key].read(text)
+    except ValueError:
+        message = f"{engine}: {key} takes {known[key].accepts}, not {text!r}"
+        raise InvalidBuild(message, text, nearest(text, known[key].choices)) from None
+
+
+def _split(text: str) -> tuple[str, list[tuple[str, str]]]:
+    engine, colon, rest = text.strip().partition(":")
+    if colon and not rest.strip():
+        raise InvalidBuild(f"nothing after the colon in {text!r}: write {engine}:key=value", text)
+    pairs = []
+    for part in rest.split(",") if rest else []:
+        key, equals, value = part.partition("=")
+        if not (key.strip() and equals and value.strip()):
+            raise InvalidBuild(f"not key=value: {part!r} in {text!r}", part)
+        pairs.append((key.strip(), value.strip()))
+    return engine.strip(), pairs
+
+
+def _unpack(mapping: Mapping[str, object]) -> tuple[str, list[tuple[str, str]]]:
+    engine = mapping.get("engine")
+    if not isinstance(engine, str):
+        raise InvalidBuild('a kernel build names its engine: {"engine": "torch", ...}', "engine")
+    pairs = []
+    for key, value in mapping.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise InvalidBuild(f"{engine}: {key} is a word or a number, not {value!r}", str(key))
+        if key != "engine":
+            pairs.append((str(key), _text(value)))
+    return engine, pairs
+
+
+def _text(value: Scalar) -> str:
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+class Fingerprint(Frozen):
+    """What a running kernel says it is; None is "not known", which matches nothing.
+
+    Attributes:
+        engine: the engine's name as builds are written, for example `torch-serving`.
+        version: the engine's version.
+        dtype: of weights and activations.
+        quantization: scheme, `none` when there is none.
+        attention_backend: for example `sdpa`.
+        kv_cache_dtype: `none` for an engine without a cache.
+        parallelism: for example `tp1`.
+        device: hardware it runs on.
+        flags: everything else that changes the program.
+    """
+
+    engine: Annotated[str, Field(min_length=1)]
+    version: str | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    attention_backend: str | None = None
+    kv_cache_dtype: str | None = None
+    parallelism: str | None = None
+    device: str | None = None
+    flags: dict[str, Scalar] = Field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the hex digest of the fingerprint as JSON with sorted keys."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    def attribute(self, name: str) -> Scalar | None:
+        """A field by its name, else a flag; None when the fingerprint has neither."""
+        value: Scalar | None = self.flags.get(name)
+        return getattr(self, name) if name in FINGERPRINT_FIELDS else value
+
+
+FINGERPRINT_FIELDS: tuple[str, ...] = tuple(name for name in Fingerprint.model_fields if name != "flags")
+
+
+def matches(predicate: Mapping[str, Scalar], fingerprint: Fingerprint) -> list[str]:
+    """The mismatches in words, one an attribute; empty when the fingerprint is as asked.
+
+    Case-sensitive; an attribute the fingerprint lacks is a mismatch.
+    """
+    found = []
+    for name, asked in predicate.items():
+        actual = fingerprint.attribute(name)
+        if actual is None:
+            found.append(f"{name} must be {asked!r}, and the build does not say what it is")
+        elif not same(asked, actual):
+            found.append(f"{name} must be {asked!r}, not {actual!r}")
+    return found
