@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.models import CheckpointRow, ContractRow, JudgementRow, KernelBuildRow, RoutingRow, SuiteRow
+from app.db.models import ContractRow, JudgementRow, RoutingRow
 
 
 def latest_judgements(session: Session, promotion_id: str) -> Sequence[JudgementRow]:
@@ -17,7 +17,9 @@ def latest_judgements(session: Session, promotion_id: str) -> Sequence[Judgement
         .where(JudgementRow.promotion == promotion_id)
         .group_by(JudgementRow.stage, JudgementRow.step)
     )
-    return session.scalars(select(JudgementRow).where(JudgementRow.id.in_(last)).order_by(JudgementRow.id.desc())).all()
+    return session.scalars(
+        select(JudgementRow).where(JudgementRow.id.in_(last)).order_by(JudgementRow.id.desc())
+    ).all()
 
 
 def routing_history(session: Session, deployment: str, limit: int) -> Sequence[RoutingRow]:
@@ -33,15 +35,7 @@ def routing_history(session: Session, deployment: str, limit: int) -> Sequence[R
 
 def contract_names(session: Session, digests: Sequence[str]) -> dict[str, str]:
     """`name@version` by digest."""
-    query = select(ContractRow.digest, ContractRow.name, ContractRow.version).where(ContractRow.digest.in_(digests))
+    query = select(ContractRow.digest, ContractRow.name, ContractRow.version).where(
+        ContractRow.digest.in_(digests)
+    )
     return {digest: f"{name}@{version}" for digest, name, version in session.execute(query)}
-
-
-def names(session: Session, digests: Sequence[str]) -> dict[str, str]:
-    """Registered names by content digest; of several with one content the first registered."""
-    found: dict[str, str] = {}
-    for kind in (CheckpointRow, KernelBuildRow, SuiteRow):
-        query = select(kind.digest, kind.name).where(kind.digest.in_(digests)).order_by(kind.id)
-        for digest, name in session.execute(query):
-            found.setdefault(digest, name)
-    return {**found, **contract_names(session, digests)}

@@ -9,7 +9,7 @@ from datetime import datetime
 from app.web import chart, words
 from app.web.words import Mark
 from contracts.model import STAGES, Level, Stage
-from contracts.promotion import TERMINAL, Event, Promotion, Status
+from contracts.promotion import TERMINAL, Promotion, Status
 from contracts.verdicts import Judgement, Outcome, Verdict
 
 _ORDER = {
@@ -156,7 +156,7 @@ def canary_share(promotion: Promotion, step: int) -> str:
     planned = promotion.plans.canary.steps
     if step >= len(planned):
         return ""
-    return f"step {step + 1} of {len(planned)}, {words.number(100 * planned[step])} % of traffic"
+    return f"step {step + 1} of {len(planned)}, {words.number(100 * planned[step])}{words.NBSP}% of traffic"
 
 
 def summary(promotion: Promotion, contract: str, candidate: str) -> PromotionSummary:
@@ -198,7 +198,10 @@ def judgement(judged: Judgement, *, promotion: Promotion, step: int, attempt: in
 
 def _tally(verdicts: Sequence[Verdict]) -> str:
     counted = {outcome: sum(v.verdict is outcome for v in verdicts) for outcome in _ORDER}
-    parts = [f"{n} {words.OUTCOMES[outcome].word.lower()}" for outcome, n in counted.items() if n]
+    words_for = {outcome: words.OUTCOMES[outcome].word.lower() for outcome in _ORDER} | {
+        Outcome.HOLDS: "hold"
+    }
+    parts = [f"{n} {words_for[outcome]}" for outcome, n in counted.items() if n]
     return ", ".join(parts) or "no verdicts"
 
 
@@ -228,17 +231,18 @@ def _rank(level: Level) -> int:
     return int(level.value[1:])
 
 
-def timeline(event: Event, before: Promotion | None, after: Promotion, at: datetime, reason: str) -> TimelineEntry:
+def timeline(
+    event_type: str, before: Promotion | None, after: Promotion, at: datetime, actor: str, reason: str
+) -> TimelineEntry:
     """One transition for people; `before` is None for the start of the promotion."""
-    move = _place(after) if before is None or _place(before) == _place(after) else f"{_place(before)} → {_place(after)}"
-    changed = before is None or before.status is not after.status or before.stage is not after.stage
+    here, there = "" if before is None else _place(before), _place(after)
     return TimelineEntry(
         at=at,
-        event=words.EVENTS.get(event.type, event.type),
-        actor=getattr(event, "actor", None) or getattr(event, "by", None) or "control plane",
+        event=words.EVENTS.get(event_type, event_type),
+        actor=actor,
         reason=reason,
-        move=move,
-        tone=words.STATUSES[after.status].tone if changed else "still",
+        move=f"{here} → {there}" if here and here != there else there,
+        tone=words.STATUSES[after.status].tone if here != there else "still",
     )
 
 
@@ -249,15 +253,15 @@ def _place(promotion: Promotion) -> str:
     return f"{title}, {words.STATUSES[promotion.status].word.lower()}"
 
 
-def bindings(promotion: Promotion, names: Mapping[str, str]) -> tuple[Binding, ...]:
-    """The digests the promotion is bound to; `names` maps a digest to its registered name."""
-    bound = promotion.bound
-    labelled = (
-        ("Contract", bound.contract),
-        ("Checkpoint", bound.checkpoint),
-        ("Training build", bound.train_build),
-        ("Inference build (candidate)", bound.inference_build),
-        ("Known-good build", bound.known_good_build),
-        ("Suite", bound.suite),
-    )
-    return tuple(Binding(label, names.get(d, ""), d) for label, d in labelled if d is not None)
+def bindings(promotion: Promotion, names: Mapping[str, str | None]) -> tuple[Binding, ...]:
+    """The digests the promotion is bound to; `names` has a registered name by field of Bound."""
+    labels = {
+        "contract": "Contract",
+        "checkpoint": "Checkpoint",
+        "suite": "Suite",
+        "train_build": "Training build",
+        "inference_build": "Inference build (candidate)",
+        "known_good_build": "Known-good build",
+    }
+    digests = {field: getattr(promotion.bound, field) for field in labels}
+    return tuple(Binding(labels[f], names.get(f) or "", digest) for f, digest in digests.items() if digest)

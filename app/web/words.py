@@ -11,6 +11,8 @@ from contracts.model import ClauseKind, Comparator, Stage
 from contracts.promotion import Status
 from contracts.verdicts import Outcome, Verdict
 
+NBSP = "\u00a0"  # between a number and its unit
+
 STAGE_TITLES = {
     Stage.OFFLINE_CI: "Offline CI",
     Stage.SHADOW: "Shadow",
@@ -56,6 +58,7 @@ CONVERGENCE = {
 COMPARATORS = {Comparator.LTE: "≤", Comparator.GTE: "≥", Comparator.ABS_LTE: "within ±"}
 
 EVENTS = {
+    "start": "Started",
     "judged": "Judged",
     "measurement_failed": "Measurement failed",
     "tick": "Time passed",
@@ -84,13 +87,18 @@ def number(value: float | None) -> str:
     return f"{value:.4g}".replace("-", "−") if abs(value) < 1e4 else f"{value:.0f}".replace("-", "−")
 
 
+def share(value: float) -> str:
+    """A share in [0, 1], in per cent."""
+    return f"{number(100 * value)}{NBSP}%"
+
+
 def quantity(value: float | None, verdict: Verdict) -> str:
     """A value of the judged quantity with its unit: a share in per cent for a soft clause."""
     if value is None or not math.isfinite(value):
         return number(value)
     if verdict.kind is ClauseKind.SOFT:
-        return f"{number(100 * value)} %"
-    return f"{number(value)} {verdict.unit}".rstrip()
+        return share(value)
+    return f"{number(value)}{NBSP}{verdict.unit}".rstrip()
 
 
 def limit(verdict: Verdict) -> str:
@@ -109,16 +117,18 @@ def interval(verdict: Verdict) -> str:
     if high is None:
         return f"from {quantity(low, verdict)}"
     if verdict.kind is ClauseKind.SOFT:
-        return f"{number(100 * low)} – {number(100 * high)} %"
-    return f"{number(low)} – {number(high)} {verdict.unit}".rstrip()
+        return f"{number(100 * low)} – {number(100 * high)}{NBSP}%"
+    return f"{number(low)} – {number(high)}{NBSP}{verdict.unit}".rstrip()
 
 
 def promise(verdict: Verdict) -> str:
     """What the clause promises on this slice, in one line."""
     name = metric_name(verdict)
     if verdict.kind is ClauseKind.SOFT:
-        threshold = f"{COMPARATORS[verdict.comparator]} {number(verdict.threshold)} {verdict.unit}".rstrip()
-        return f"{name} {threshold}, but for at most {number(100 * verdict.limit)} %"
+        threshold = (
+            f"{COMPARATORS[verdict.comparator]} {number(verdict.threshold)}{NBSP}{verdict.unit}".rstrip()
+        )
+        return f"{name} {threshold}, all but {number(100 * verdict.limit)}{NBSP}%"
     return f"{name} {limit(verdict)}"
 
 

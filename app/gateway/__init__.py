@@ -1,0 +1,1 @@
+"""The data plane: an OpenAI-compatible front of one deployment, routed as its routing table says."""
