@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from app.cli.errors import CliError
-
-USAGE, REFUSED = 2, 1
+from app.cli.errors import REFUSED, USAGE, CliError
 
 
 class Refused(CliError):

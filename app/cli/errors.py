@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+REFUSED, USAGE, INCONCLUSIVE, NOT_MEASURED = 1, 2, 3, 4  # exit statuses
+
 
 class CliError(Exception):
     """Ends the command with its message on stderr and no traceback.
 
     Attributes:
-        code: exit status; 1 refused or failed, 2 bad usage or contract, 4 could not be measured.
+        code: exit status.
     """
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: int = REFUSED) -> None:
         super().__init__(message)
         self.code = code

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.cli.errors import CliError
+from app.cli.builds import spec
+from app.cli.errors import NOT_MEASURED, USAGE, CliError
 from app.cli.lint import findings, line
 from app.cli.processes import need_measurement
-
-BAD_USAGE, NOT_MEASURED = 2, 4
 
 
 def run(
@@ -25,12 +24,13 @@ def run(
 ) -> int:
     """Exit status of the measurement: 0 converged, 1 violated, 3 inconclusive, 2 bad usage, 4 not measured.
 
-    Raises CliError before anything heavy is loaded when a file is missing or the contract
-    has errors.
+    Raises CliError before anything heavy is loaded when a file is missing, a build cannot be, or
+    the contract has errors.
     """
     _check_contract(contract)
+    train, inference = spec(train), spec(inference)
     _check_paths(checkpoint, suite)
-    need_measurement(NOT_MEASURED)
+    need_measurement()
     arguments = ["--contract", str(contract), "--checkpoint", str(checkpoint)]
     arguments += ["--train", train, "--inference", inference, "--suite", str(suite)]
     if out is not None:
@@ -55,14 +55,14 @@ def _check_contract(contract: Path) -> None:
     try:
         text = contract.read_bytes()
     except OSError as error:
-        raise CliError(f"{contract}: {error.strerror or error}", BAD_USAGE) from None
+        raise CliError(f"{contract}: {error.strerror or error}", USAGE) from None
     errors = [one for one in findings(text, str(contract)) if one.severity == "error"]
     if errors:
-        raise CliError("the contract has errors\n" + "\n".join(map(line, errors)), BAD_USAGE)
+        raise CliError("the contract has errors\n" + "\n".join(map(line, errors)), USAGE)
 
 
 def _check_paths(checkpoint: Path, suite: Path) -> None:
     if not checkpoint.is_dir():
-        raise CliError(f"{checkpoint}: no such checkpoint directory", BAD_USAGE)
+        raise CliError(f"{checkpoint}: no such checkpoint directory", USAGE)
     if not suite.is_file():
-        raise CliError(f"{suite}: no such suite", BAD_USAGE)
+        raise CliError(f"{suite}: no such suite", USAGE)

@@ -7,13 +7,13 @@ import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
-from app.cli.errors import CliError
+from app.cli.errors import NOT_MEASURED, CliError
 
 
-def need_measurement(code: int = 4) -> None:
+def need_measurement() -> None:
     """Raise CliError unless the measurement's dependencies are installed; imports none of them."""
     if find_spec("torch") is None or find_spec("transformers") is None:
-        raise CliError("measuring needs torch: pip install 'kernel-contracts[torch]'", code)
+        raise CliError("measuring needs torch: pip install 'kernel-contracts[torch]'", NOT_MEASURED)
 
 
 def become(module: str, *arguments: str) -> NoReturn:
@@ -23,3 +23,9 @@ def become(module: str, *arguments: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606
+
+
+def serve(host: str, port: int, *, embedded_worker: bool) -> NoReturn:
+    """Become the control plane."""
+    worker = "--embedded-worker" if embedded_worker else "--no-embedded-worker"
+    become("app.main", "--host", host, "--port", str(port), worker)

@@ -47,7 +47,14 @@ def test_a_problem_becomes_its_detail() -> None:
 
 
 def test_diagnostics_are_listed_with_their_places() -> None:
-    diagnostic = {"file": "c.yaml", "line": 3, "column": 7, "code": "x", "severity": "error", "message": "no such metric"}
+    diagnostic = {
+        "file": "c.yaml",
+        "line": 3,
+        "column": 7,
+        "code": "x",
+        "severity": "error",
+        "message": "no such metric",
+    }
     problem = {"detail": "the contract has errors", "diagnostics": [diagnostic]}
     with pytest.raises(Refused) as caught:
         client(lambda _: httpx2.Response(422, json=problem)).register_contract(b"")

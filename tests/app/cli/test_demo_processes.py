@@ -70,9 +70,11 @@ def test_a_termination_is_an_exit_like_any_other(processes: Processes) -> None:
 
 
 def test_a_server_that_ends_is_told_with_its_last_words(processes: Processes) -> None:
-    with processes, pytest.raises(CliError, match=r"(?s)broken ended .* status 1.*the weights are missing"):
+    message = r"(?s)broken ended .* status 1.*the weights are missing"
+    with processes:
         processes.start("broken", "broken")
-        processes.wait_healthy("broken", f"http://127.0.0.1:{free_port(0)}/")
+        with pytest.raises(CliError, match=message):
+            processes.wait_healthy("broken", f"http://127.0.0.1:{free_port(0)}/")
 
 
 def test_a_step_that_fails_is_told(processes: Processes) -> None:

@@ -1,0 +1,47 @@
+"""`kc demo`: a real model through all four stages, and a faulty build of it stopped.
+
+Everything runs as it would in production, on the embedded default: a control plane with its
+worker, a kernel server for each build, a gateway, and users.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from app.cli.demo_plan import FULL, SHORT
+from app.cli.demo_processes import Processes
+from app.cli.demo_story import Story
+from app.cli.errors import CliError
+from app.cli.processes import need_measurement
+
+
+def run(*, short: bool) -> int:
+    """Play the demo in `$KC_HOME/demo`; 0 when everything went as it should.
+
+    Raises CliError when a step fails. Whatever it started is stopped in every case.
+    """
+    need_measurement()
+    home = Path(os.environ.get("KC_HOME", ".kc")).absolute() / "demo"
+    # One thread a kernel server: they and the worker share the machine.
+    environment = {"KC_HOME": str(home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with _alone(home), Processes(home / "logs", environment) as processes:
+        Story(Console(), processes, home, SHORT if short else FULL).play()
+    return 0
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Hold the demo's directory for this process; the lock goes when the process does."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CliError(f"another demo is running in {home}") from None
+        yield

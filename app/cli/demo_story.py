@@ -1,0 +1,221 @@
+"""What happens in the demo, in order, and how it is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from app.cli.client import ControlPlane
+from app.cli.demo_plan import BUILDS, CANDIDATE, CHECKPOINT, DEPLOYMENT, FAULTY, KNOWN_GOOD, SERVED, TRAIN, Plan
+from app.cli.demo_processes import Processes, free_port
+from app.cli.demo_traffic import Users, read_prompts
+from app.cli.errors import CliError
+from app.cli.render import judgement_table, violation
+
+TITLES = {"offline_ci": "Offline CI", "shadow": "Shadow", "canary": "Canary", "full": "Full"}
+HOST = "127.0.0.1"
+OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
+POLL_S = 0.5
+
+
+class Story:
+    """The demo's acts. `home` is where everything of it is kept."""
+
+    def __init__(self, console: Console, processes: Processes, home: Path, plan: Plan) -> None:
+        self.console = console
+        self.processes = processes
+        self.home = home
+        self.plan = plan
+        self.ports = {name: free_port(port) for name, port in zip(("api", "gateway"), (8321, 8322), strict=True)}
+        self.endpoints = {build: f"http://{HOST}:{free_port(8331 + i)}" for i, build in enumerate(SERVED)}
+        self.api = ControlPlane(f"http://{HOST}:{self.ports['api']}")
+        self.contract = ""
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the converted checkpoint is."""
+        return self.home / "artifacts" / "checkpoints" / CHECKPOINT
+
+    @property
+    def suite(self) -> Path:
+        """The evaluation suite's file."""
+        return self.home / "artifacts" / "suites" / self.plan.suite
+
+    @property
+    def traffic(self) -> Path:
+        """The prompts users send; none of them is in the suite."""
+        return self.home / "artifacts" / "suites" / "traffic.jsonl"
+
+    def play(self) -> None:
+        """All of it. Raises CliError when something does not go as it should."""
+        self.say("A real checkpoint and real prompts")
+        self.prepare()
+        self.say("The control plane, with everything registered")
+        self.start_control_plane()
+        self.register()
+        self.start_servers()
+        self.say(f"A faulty build: {FAULTY}, whose rotary base is not the one the model was trained with")
+        self.stop_the_faulty_build()
+        self.say(f"A good build: {CANDIDATE}")
+        identity = self.promote_the_good_build()
+        self.close(identity)
+
+    def say(self, heading: str) -> None:
+        """Begin an act."""
+        self.console.print()
+        self.console.rule(f"[bold]{heading}", align="left")
+
+    def prepare(self) -> None:
+        """Convert the checkpoint and cut the prompts, unless an earlier run did."""
+        store = self.checkpoint.parent
+        self.processes.run("the checkpoint", "workers.checkpoint_import", "--store", str(store))
+        tokenizer = str(self.checkpoint / "tokenizer.json")
+        for pool, file in (("suite", self.suite), ("traffic", self.traffic)):
+            arguments = ("--tokenizer", tokenizer, "--out", str(file), "--pool", pool)
+            self.processes.run(f"the {pool}", "workers.stdlib_suite", *arguments)
+
+    def start_control_plane(self) -> None:
+        """API, status page, scheduler and one worker."""
+        port = str(self.ports["api"])
+        self.processes.start("serve", "app.cli.main", "serve", "--host", HOST, "--port", port)
+        self.processes.wait_healthy("serve", f"{self.api.url}/healthz")
+
+    def register(self) -> None:
+        """Everything by its content; what an earlier run registered is left as it is."""
+        text = (Path(__file__).parents[2] / "contracts" / "examples" / self.plan.contract).read_bytes()
+        made = self.api.register_contract(text)
+        self.contract = f"{made['name']}@{made['version']}"
+        self.api.register("checkpoints", name=CHECKPOINT, path=str(self.checkpoint))
+        for name, spec in BUILDS.items():
+            self.api.register("builds", name=name, spec=spec)
+        self.api.register("suites", name=self.suite.stem, path=str(self.suite))
+        self.start_over()
+        self.api.register("deployments", name=DEPLOYMENT, known_good=KNOWN_GOOD, endpoints=self.endpoints)
+
+    def start_over(self) -> None:
+        """End what an earlier run left active, so that the known-good build serves again."""
+        for promotion in self.api.promotions():
+            if promotion["deployment"] == DEPLOYMENT and promotion["active"]:
+                self.api.act(promotion["id"], "abort", reason="the demo starts over")
+
+    def start_servers(self) -> None:
+        """A kernel server for each build that may serve, and the gateway."""
+        for build, url in self.endpoints.items():
+            port = url.rpartition(":")[2]
+            self.processes.start(
+                build, "workers.kernels.server",
+                "--build", BUILDS[build], "--checkpoint", str(self.checkpoint), "--port", port,
+            )  # fmt: skip
+        for build, url in self.endpoints.items():
+            self.processes.wait_healthy(build, f"{url}/health")
+        port = str(self.ports["gateway"])
+        self.processes.start("gateway", "app.gateway.main", "--deployment", DEPLOYMENT, "--port", port)
+        self.processes.wait_healthy("gateway", f"http://{HOST}:{port}/healthz")
+
+    def promote(self, build: str) -> str:
+        """Start a promotion of `build`; its id."""
+        started = self.api.start(
+            deployment=DEPLOYMENT,
+            contract=self.contract,
+            checkpoint=CHECKPOINT,
+            train=TRAIN,
+            inference=build,
+            suite=self.suite.stem,
+        )
+        return str(started["id"])
+
+    def stop_the_faulty_build(self) -> None:
+        """Offline CI stops it before any user meets it."""
+        identity = self.promote(FAULTY)
+        state = self.offline_ci(identity)
+        judged = self.show(identity, "offline_ci", 0)
+        if state["status"] != "frozen":
+            raise CliError(f"the faulty build was not stopped: it is {state['status']} in {state['stage']}")
+        self.console.print(f"[bold red]Stopped in offline CI.[/] {violation(judged)}", highlight=False)
+
+    def offline_ci(self, identity: str) -> Any:
+        """Wait until offline CI is over; the promotion's state then."""
+        with _waiting(self.console) as progress:
+            progress.add_task("paired evaluation of the suite", total=None)
+            return self.wait(identity, lambda s: (s["stage"], s["status"]) != ("offline_ci", "measuring"))
+
+    def promote_the_good_build(self) -> str:
+        """Offline CI, shadow, canary, full; its id. Raises CliError when it is not PROMOTED."""
+        identity = self.promote(CANDIDATE)
+        state = self.offline_ci(identity)
+        self.show(identity, "offline_ci", 0)
+        url = f"http://{HOST}:{self.ports['gateway']}"
+        prompts = read_prompts(self.traffic)
+        with Users(url, DEPLOYMENT, prompts, at_once=self.plan.at_once, max_tokens=self.plan.max_tokens) as users:
+            while state["status"] != "promoted":
+                if state["status"] == "awaiting_approval":
+                    self.console.print(f"Approving the stage [bold]{TITLES[state['pending_approval']]}[/].")
+                    state = self.api.act(identity, "approve")
+                elif state["status"] == "measuring":
+                    state = self.live(identity, state, users)
+                else:
+                    raise CliError(f"the good build is {state['status']} in {state['stage']}: {state['reason']}")
+        self.console.print("[bold green]Promoted.[/] It serves every user now.")
+        return identity
+
+    def live(self, identity: str, state: Any, users: Users) -> Any:
+        """Users go on asking until this stage (this canary step) is over; the state then."""
+        here = (state["stage"], state["step"], state["status"])
+        sent = 0
+        with _counting(self.console) as progress:
+            task = progress.add_task(f"{TITLES[state['stage']]}: users served", total=None)
+            while (state["stage"], state["step"], state["status"]) == here:
+                if sent >= self.plan.most:
+                    raise CliError(f"{sent} requests were not enough to decide {state['stage']}")
+                users.send(self.plan.batch, lambda: progress.advance(task))
+                sent += self.plan.batch
+                self.processes.check()
+                state = self.api.promotion(identity)
+        self.show(identity, here[0], here[1])
+        return state
+
+    def wait(self, identity: str, over: Callable[[Any], bool]) -> Any:
+        """The promotion's state once `over` says so. Raises CliError when it takes too long."""
+        ends = time.monotonic() + OFFLINE_S
+        while time.monotonic() < ends:
+            state = self.api.promotion(identity)
+            if over(state):
+                return state
+            self.processes.check()
+            time.sleep(POLL_S)
+        raise CliError(f"promotion {identity} did not get on in {OFFLINE_S:g} s")
+
+    def show(self, identity: str, stage: str, step: int) -> Any:
+        """Print the last verdict table of a stage; the judgement."""
+        judged = [one for one in self.api.judgements(identity) if (one["stage"], one["step"]) == (stage, step)]
+        if not judged:
+            raise CliError(f"{stage} ended without a judgement: {self.api.promotion(identity)['reason']}")
+        self.console.print(judgement_table(judged[-1], TITLES[stage]))
+        return judged[-1]
+
+    def close(self, identity: str) -> None:
+        """Say where to look on."""
+        home = self.home.relative_to(Path.cwd()) if self.home.is_relative_to(Path.cwd()) else self.home
+        self.say("The status page")
+        self.console.print(
+            f"Everything above is kept in {home}. To look at it:\n\n"
+            f"    KC_HOME={home} kc serve\n\n"
+            f"and open http://{HOST}:8321/promotions/{identity}",
+            highlight=False,
+        )
+
+
+def _waiting(console: Console) -> Progress:
+    return Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console)
+
+
+def _counting(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console,
+    )  # fmt: skip
