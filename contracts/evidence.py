@@ -136,7 +136,7 @@ class Evidence(Value):
         if self.provenance != other.provenance:
             raise EvidenceMismatch("evidence of different experiments: their provenance differs")
         if both := set(self.shards) & set(other.shards):
-            raise EvidenceMismatch(f"shard counted twice: {sorted(both)[0]}")
+            raise EvidenceMismatch(f"shard counted twice: {min(both)}")
         cells = {cell.key: cell for cell in self.cells}
         for cell in other.cells:
             cells[cell.key] = cells[cell.key].merge(cell) if cell.key in cells else cell

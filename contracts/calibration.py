@@ -1,0 +1,102 @@
+"""Calibration sums of one or more prompts, for the gap of expected calibration errors [Q11].
+
+Bins are equal-width and closed on the right: bin i of M holds confidences in (i/M, (i+1)/M].
+Within a prompt sums are float64 math.fsum; over prompts they are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from contracts.accumulators import CALIBRATION_UNIT, Bin, Calibration
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+
+class Calibrated(NamedTuple):
+    """Per decision [n]: confidence (largest probability, in [0, 1]) and hit (0 or 1) of both kernels.
+
+    A hit is a most likely token that is the realised one.
+    """
+
+    confidence_train: Sequence[float] | Floats
+    hit_train: Sequence[float] | Floats
+    confidence_inference: Sequence[float] | Floats
+    hit_inference: Sequence[float] | Floats
+
+    def arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The four as float64 arrays."""
+        import numpy as np
+
+        a, b, c, d = (np.asarray(v, dtype=np.float64) for v in self)
+        return a, b, c, d
+
+
+@dataclass(frozen=True)
+class CalibrationSums:
+    """A `Calibration` under construction; bins of both sides side by side, train first."""
+
+    counts: tuple[int, ...]
+    confidence: tuple[Fraction, ...]
+    hits: tuple[int, ...]
+    prompts: int
+    cross: tuple[int, ...]
+
+    @classmethod
+    def of(cls, calibrated: Calibrated, bins: int) -> CalibrationSums:
+        """The sums of one prompt's measurable decisions."""
+        confidence_train, hit_train, confidence_inference, hit_inference = calibrated.arrays()
+        train = _side(confidence_train, hit_train, bins)
+        inference = _side(confidence_inference, hit_inference, bins)
+        counts, hits = train[0] + inference[0], train[2] + inference[2]
+        confidence = train[1] + inference[1]
+        gaps = [c - h for c, h in zip(confidence, hits, strict=True)]
+        v = [len(confidence_train) * CALIBRATION_UNIT, *(round(g * CALIBRATION_UNIT) for g in gaps)]
+        cross = tuple(a * b for i, a in enumerate(v) for b in v[i:])
+        return cls(tuple(counts), tuple(map(Fraction, confidence)), tuple(hits), 1, cross)
+
+    def plus(self, other: CalibrationSums | None) -> CalibrationSums:
+        """The sums of both."""
+        if other is None:
+            return self
+        return CalibrationSums(
+            tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)),
+            tuple(a + b for a, b in zip(self.confidence, other.confidence, strict=True)),
+            tuple(a + b for a, b in zip(self.hits, other.hits, strict=True)),
+            self.prompts + other.prompts,
+            tuple(a + b for a, b in zip(self.cross, other.cross, strict=True)),
+        )
+
+    def frozen(self) -> Calibration:
+        """As evidence."""
+        bins = [
+            Bin(count=n, confidence=c, hits=h)
+            for n, c, h in zip(self.counts, self.confidence, self.hits, strict=True)
+        ]
+        half = len(bins) // 2
+        return Calibration(
+            train=tuple(bins[:half]),
+            inference=tuple(bins[half:]),
+            prompts=self.prompts,
+            cross=tuple(map(Fraction, self.cross)),
+        )
+
+
+def _side(confidence: Floats, hit: Floats, bins: int) -> tuple[list[int], list[float], list[int]]:
+    import numpy as np
+
+    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    members = [index == b for b in range(bins)]
+    return (
+        [int(m.sum()) for m in members],
+        [math.fsum(confidence[m]) for m in members],
+        [int(hit[m].sum()) for m in members],
+    )
