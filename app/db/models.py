@@ -70,7 +70,7 @@ class CheckpointRow(Base):
 
 
 class KernelBuildRow(Base):
-    """A kernel build: its spec as given and the fingerprint it promises."""
+    """A kernel build as written, `engine:key=value,...` with sorted keys."""
 
     __tablename__ = "kernel_builds"
 
@@ -78,7 +78,6 @@ class KernelBuildRow(Base):
     name: Mapped[str] = mapped_column(unique=True)
     digest: Mapped[str] = mapped_column(index=True)
     spec: Mapped[str] = mapped_column(Text)
-    fingerprint: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
 
 
@@ -99,14 +98,19 @@ class SuiteRow(Base):
 class DeploymentRow(Base):
     """A deployment target: what is known good there and where each build is served.
 
-    `known_good_build` is a build's name; `endpoints` maps build names to base URLs.
+    Attributes:
+        declared_known_good: name of the build known good when it was registered.
+        known_good_build: name of the build known good now; promotions change it.
+        endpoints: base URLs by build name.
+        gateway: settings of its data plane.
     """
 
     __tablename__ = "deployments"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
-    known_good_build: Mapped[str | None] = mapped_column(ForeignKey("kernel_builds.name"))
+    declared_known_good: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
+    known_good_build: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
     known_good_healthy: Mapped[bool] = mapped_column(default=True)
     endpoints: Mapped[dict[str, str]]
     gateway: Mapped[dict[str, Any]]
@@ -137,7 +141,7 @@ class PromotionRow(Base):
     checkpoint: Mapped[str] = mapped_column(ForeignKey("checkpoints.name"))
     train_build: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
     inference_build: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
-    known_good_build: Mapped[str | None] = mapped_column(ForeignKey("kernel_builds.name"))
+    known_good_build: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
     suite: Mapped[str] = mapped_column(ForeignKey("suites.name"))
     state: Mapped[Promotion] = mapped_column(Value(Promotion))
     stage: Mapped[str]
@@ -149,13 +153,13 @@ class PromotionRow(Base):
 
 
 class TransitionRow(Base):
-    """One step of a promotion; version 1 is its start, which has no event."""
+    """One step of a promotion, its event as JSON; version 1 is its start."""
 
     __tablename__ = "transitions"
 
     promotion: Mapped[str] = mapped_column(ForeignKey("promotions.id"), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
-    event: Mapped[str | None] = mapped_column(Text)
+    event: Mapped[str] = mapped_column(Text)
     event_type: Mapped[str]
     actor: Mapped[str]
     reason: Mapped[str] = mapped_column(Text)

@@ -47,6 +47,11 @@ def named(session: Session, kind: type[Named], name: str) -> Named | None:
     return session.scalars(select(kind).where(kind.name == name)).one_or_none()
 
 
+def registered(session: Session, kind: type[Named], name: str) -> Named:
+    """The row a foreign key promises. Raises sqlalchemy.exc.NoResultFound when it lies."""
+    return session.scalars(select(kind).where(kind.name == name)).one()
+
+
 def all_named(session: Session, kind: type[Named]) -> Sequence[Named]:
     """Everything registered of a kind, by name."""
     return session.scalars(select(kind).order_by(kind.name)).all()
@@ -169,10 +174,21 @@ def leasable(session: Session, queue: str, max_leases: int, at: datetime) -> Job
     return session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
 
+def any_expired(session: Session, at: datetime) -> bool:
+    """Whether some lease ran out."""
+    expired = select(JobRow.id).where(JobRow.state == "leased", JobRow.lease_expires_at <= at).limit(1)
+    return session.execute(expired).first() is not None
+
+
 def expired_leases(session: Session, at: datetime) -> Sequence[JobRow]:
-    """Jobs whose lease ran out, oldest first."""
-    query = select(JobRow).where(JobRow.state == "leased", JobRow.lease_expires_at <= at).order_by(JobRow.id)
-    return session.scalars(query).all()
+    """Jobs whose lease ran out, oldest first, locked where rows can be."""
+    query = (
+        select(JobRow)
+        .where(JobRow.state == "leased", JobRow.lease_expires_at <= at)
+        .order_by(JobRow.id)
+        .with_for_update(skip_locked=True)
+    )
+    return session.scalars(query, execution_options={"populate_existing": True}).all()
 
 
 def evidence(session: Session, promotion_id: str, attempt: int | None = None) -> Sequence[EvidenceRow]:
@@ -242,11 +258,24 @@ def pending_traffic(
             TrafficRow.promotion == promotion_id,
             TrafficRow.attempt == attempt,
             TrafficRow.job.is_(None),
+            TrafficRow.role != "guard",
         )
         .order_by(TrafficRow.id)
         .limit(limit)
     )
     return session.scalars(query).all()
+
+
+def count_pending(session: Session, promotion_id: str, attempt: int) -> tuple[int, int]:
+    """How many requests of an attempt no evaluation took up yet, and how many of them are dual."""
+    query = select(func.count(), func.count().filter(TrafficRow.dual)).where(
+        TrafficRow.promotion == promotion_id,
+        TrafficRow.attempt == attempt,
+        TrafficRow.job.is_(None),
+        TrafficRow.role != "guard",
+    )
+    requests, dual = session.execute(query).one()
+    return requests, dual
 
 
 def newest_traffic(session: Session, promotion_id: str, attempt: int, limit: int) -> Sequence[TrafficRow]:
@@ -274,6 +303,12 @@ def outbox(session: Session, *, unpublished: bool = False) -> Sequence[OutboxRow
     """Domain events in the order they were committed."""
     query = select(OutboxRow).order_by(OutboxRow.seq)
     return session.scalars(query.where(OutboxRow.published_at.is_(None)) if unpublished else query).all()
+
+
+def count_unpublished(session: Session) -> int:
+    """How many domain events no relay has published yet."""
+    query = select(func.count()).select_from(OutboxRow).where(OutboxRow.published_at.is_(None))
+    return session.execute(query).scalar_one()
 
 
 def audit(

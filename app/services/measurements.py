@@ -39,11 +39,7 @@ def enqueue(
     train = repositories.registered(session, KernelBuildRow, promotion.train_build)
     inference = repositories.registered(session, KernelBuildRow, promotion.inference_build)
     suite = repositories.registered(session, SuiteRow, promotion.suite)
-    baseline = (
-        repositories.registered(session, KernelBuildRow, promotion.known_good_build)
-        if promotion.known_good_build
-        else None
-    )
+    baseline = repositories.registered(session, KernelBuildRow, promotion.known_good_build)
     spec = EvaluationSpec(
         contract=contract.yaml,
         contract_digest=contract.digest,
@@ -57,8 +53,8 @@ def enqueue(
         train_build=train.digest,
         inference=inference.spec,
         inference_build=inference.digest,
-        baseline=baseline.spec if baseline else None,
-        baseline_build=baseline.digest if baseline else None,
+        baseline=baseline.spec,
+        baseline_build=baseline.digest,
         suite=suite.path if requests is None else None,
         suite_digest=suite.digest,
         requests=None if requests is None else tuple(requests),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -20,7 +19,8 @@ from app.db import repositories
 from app.db.clock import now
 from app.db.models import DeploymentRow, PromotionRow, TransitionRow
 from app.errors import ActivePromotion, Contention, IllegalEvent, NotFound
-from app.services import audit, binding, jobs, measurements, outbox, routing
+from app.services import audit, jobs, measurements, outbox, routing
+from app.services.binding import Order, bind
 from contracts import lifecycle
 from contracts.promotion import (
     CancelMeasurement,
@@ -41,18 +41,6 @@ OnActive = Literal["supersede", "refuse"]
 RETRIES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be promoted, by registered names; `contract` is `name@version`."""
-
-    deployment: str
-    contract: str
-    checkpoint: str
-    train: str
-    inference: str
-    suite: str
-
-
 def start(
     session: Session, order: Order, *, on_active: OnActive = "supersede", actor: str = audit.SYSTEM
 ) -> PromotionRow:
@@ -70,7 +58,7 @@ def start(
     if deployment is None:
         raise NotFound(f"no deployment is named {order.deployment!r}; register it first")
     promotion_id = str(uuid.uuid4())
-    bound = binding.bind(session, deployment, order)
+    bound = bind(session, deployment, order)
     for active in repositories.promotions(session, deployment=deployment.name, active=True):
         if on_active == "refuse":
             raise ActivePromotion(
@@ -166,7 +154,7 @@ def _record(session: Session, row: PromotionRow, transition: Transition, actor: 
                 reroute = True
             case Notify() | Page():
                 pass
-    generation = routing.reroute(session, row.deployment, row).version if reroute else None
+    generation = routing.reroute(session, row).version if reroute else None
     _tell(session, row, transition, actor, generation)
 
 
@@ -211,7 +199,7 @@ def _update_known_good(session: Session, row: PromotionRow, transition: Transiti
     promoted = lifecycle.known_good_after(after) == after.bound.inference_build
     name = row.inference_build if promoted else row.known_good_build
     deployment = repositories.registered(session, DeploymentRow, row.deployment)
-    if name is None or deployment.known_good_build == name:
+    if deployment.known_good_build == name:
         return
     deployment.known_good_build = name
     deployment.updated_at = now(session)

@@ -1,0 +1,147 @@
+"""Promotions: started, read, and told what people decide."""
+
+from __future__ import annotations
+
+import json
+
+from fastapi import APIRouter, Response
+
+from app.api.dependencies import Actor, Before, Limit, Reading, Writing, problems
+from app.api.schemas import (
+    EvidenceOut,
+    JudgementOut,
+    MaybeReasonIn,
+    OverrideIn,
+    Page,
+    PromotionIn,
+    PromotionOut,
+    ReasonIn,
+    TransitionOut,
+)
+from app.db import repositories
+from app.db.models import TransitionRow
+from app.services import evidence, promotions
+from app.services.binding import Order
+from contracts.evidence import Evidence
+from contracts.promotion import Abort, Approve, Event, Freeze, Override, Resume, Retry
+from contracts.verdicts import Judgement
+
+router = APIRouter(prefix="/promotions", tags=["promotions"])
+ACTING = problems(404, 409)
+
+
+@router.post("", status_code=201, responses=problems(404, 409, 413))
+def start(body: PromotionIn, session: Writing, actor: Actor, response: Response) -> PromotionOut:
+    """Start a promotion in offline CI, pinned to what the names stand for now."""
+    order = Order(**body.model_dump(exclude={"on_active"}))
+    row = promotions.start(session, order, on_active=body.on_active, actor=actor)
+    response.headers["location"] = f"/v1/promotions/{row.id}"
+    return PromotionOut.model_validate(row)
+
+
+@router.get("")
+def list_promotions(
+    session: Reading,
+    deployment: str | None = None,
+    active: bool = False,
+    before: Before = None,
+    limit: Limit = 50,
+) -> Page[PromotionOut]:
+    """Promotions, newest first."""
+    rows = repositories.promotions(
+        session, deployment=deployment, active=active, before=before, limit=limit + 1
+    )
+    items = [PromotionOut.model_validate(row) for row in rows[:limit]]
+    return Page(items=items, next=rows[limit - 1].seq if len(rows) > limit else None)
+
+
+@router.get("/{promotion_id}", responses=problems(404))
+def get_promotion(session: Reading, promotion_id: str) -> PromotionOut:
+    """One promotion."""
+    return PromotionOut.model_validate(promotions.get(session, promotion_id))
+
+
+@router.get("/{promotion_id}/evidence", responses=problems(404))
+def list_evidence(session: Reading, promotion_id: str) -> Page[EvidenceOut]:
+    """Its evidence, oldest first: shards, merges, stale ones too."""
+    return Page(items=[EvidenceOut.model_validate(row) for row in evidence.of(session, promotion_id)])
+
+
+@router.get("/{promotion_id}/evidence/{digest}", response_model=Evidence, responses=problems(404))
+def get_evidence(session: Reading, promotion_id: str, digest: str) -> Response:
+    """One piece of evidence in its canonical form: its SHA-256 is the digest."""
+    row = evidence.one(session, promotion_id, digest)
+    return Response(row.json, media_type="application/json")
+
+
+@router.get("/{promotion_id}/verdicts", responses=problems(404))
+def list_verdicts(session: Reading, promotion_id: str) -> Page[JudgementOut]:
+    """Its judgements with their verdicts, oldest first."""
+    rows = evidence.judgement_rows(session, promotion_id)
+    items = [
+        JudgementOut(
+            **dict(Judgement.model_validate_json(row.json)), step=row.step, attempt=row.attempt, at=row.at
+        )
+        for row in rows
+    ]
+    return Page(items=items)
+
+
+@router.get("/{promotion_id}/transitions", responses=problems(404))
+def list_transitions(session: Reading, promotion_id: str) -> Page[TransitionOut]:
+    """Its history, oldest first; replaying the events gives the states."""
+    return Page(items=[_transition(row) for row in promotions.history(session, promotion_id)])
+
+
+def _transition(row: TransitionRow) -> TransitionOut:
+    return TransitionOut(
+        version=row.version,
+        event_type=row.event_type,
+        event=json.loads(row.event),
+        actor=row.actor,
+        reason=row.reason,
+        state=row.state,
+        at=row.at,
+    )
+
+
+def _act(session: Writing, promotion_id: str, event: Event) -> PromotionOut:
+    promotions.apply(session, promotion_id, event)
+    return PromotionOut.model_validate(promotions.get(session, promotion_id))
+
+
+@router.post("/{promotion_id}/approve", responses=ACTING)
+def approve(session: Writing, actor: Actor, promotion_id: str) -> PromotionOut:
+    """Let the stage that awaits approval begin."""
+    return _act(session, promotion_id, Approve(actor=actor))
+
+
+@router.post("/{promotion_id}/freeze", responses=ACTING)
+def freeze(body: ReasonIn, session: Writing, actor: Actor, promotion_id: str) -> PromotionOut:
+    """Stop where it stands; what serves keeps serving."""
+    return _act(session, promotion_id, Freeze(actor=actor, reason=body.reason))
+
+
+@router.post("/{promotion_id}/resume", responses=ACTING)
+def resume(body: ReasonIn, session: Writing, actor: Actor, promotion_id: str) -> PromotionOut:
+    """Leave frozen or fallen back: measure afresh under a new attempt."""
+    return _act(session, promotion_id, Resume(actor=actor, reason=body.reason))
+
+
+@router.post("/{promotion_id}/retry", responses=ACTING)
+def retry(session: Writing, actor: Actor, promotion_id: str, body: MaybeReasonIn | None = None) -> PromotionOut:
+    """Measure the present stage afresh; no evidence is carried over."""
+    return _act(session, promotion_id, Retry(actor=actor, reason=body.reason if body else ""))
+
+
+@router.post("/{promotion_id}/override", responses=ACTING)
+def override(body: OverrideIn, session: Writing, actor: Actor, promotion_id: str) -> PromotionOut:
+    """Accept exactly one undecided verdict; never a violation."""
+    event = Override(actor=actor, evidence_digest=body.evidence_digest, reason=body.reason)
+    return _act(session, promotion_id, event)
+
+
+@router.post("/{promotion_id}/abort", responses=ACTING)
+def abort(session: Writing, actor: Actor, promotion_id: str, body: MaybeReasonIn | None = None) -> PromotionOut:
+    """End it and restore the known-good build."""
+    return _act(session, promotion_id, Abort(actor=actor, reason=body.reason if body else ""))

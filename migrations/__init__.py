@@ -1,0 +1,1 @@
+"""Alembic environment and revisions; run by app.db.migrate."""
