@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -296,7 +297,7 @@ class Shadow(Frozen):
 
 
 def _increasing(steps: tuple[float, ...]) -> tuple[float, ...]:
-    if any(b <= a for a, b in zip(steps, steps[1:], strict=False)):
+    if any(b <= a for a, b in pairwise(steps)):
         raise ValueError("canary steps must increase")
     return steps
 
@@ -348,7 +349,8 @@ class Metadata(Frozen):
     description: str = ""
 
 
-def _default_escalation() -> dict[Level, tuple[Action, ...]]:
+def default_escalation() -> dict[Level, tuple[Action, ...]]:
+    """The policy of a contract that states none (theory.md section 5, severity)."""
     return {
         Level.L1: (Action.LOG,),
         Level.L2: (Action.LOG, Action.GUARD, Action.FREEZE),
@@ -369,7 +371,7 @@ class Contract(Frozen):
     reward: Reward | None = None
     rl: RlBudget | None = None
     certainty: Certainty = Certainty()
-    escalation: dict[Level, tuple[Action, ...]] = Field(default_factory=_default_escalation)
+    escalation: dict[Level, tuple[Action, ...]] = Field(default_factory=default_escalation)
     guard: BuildRef | None = None
     fallback: BuildRef | None = None
     stages: StagePlans = StagePlans()

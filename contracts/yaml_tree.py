@@ -65,7 +65,7 @@ class Tree:
     incomplete: set[Path] = field(default_factory=set)
 
 
-class _Stop(Exception):  # noqa: N818 - control flow inside this module, never seen outside
+class _Stop(Exception):
     """Reading cannot go on; the problem is already noted."""
 
 
@@ -108,9 +108,9 @@ def _encoding(raw: bytes, start: int) -> str:
 
 
 def _syntax(error: YAMLError, text: str) -> tuple[Place, str, str]:
-    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-    if mark is None:
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
         return (1, 1), "syntax", str(error).splitlines()[0]
+    mark = error.problem_mark
     place = (mark.line + 1, mark.column + 1)
     if text[mark.index : mark.index + 1] == "\t":
         return place, "tab", "a tab in the indentation: YAML takes spaces only"
@@ -159,7 +159,7 @@ class _Builder:
         self._note(place, code, message)
         self._tree.refused.add(path)
 
-    def _node(self, event: Event, path: Path, depth: int) -> Any:
+    def _node(self, event: Any, path: Path, depth: int) -> Any:
         place = _place(event)
         self._tree.values[path] = place
         self._count += 1
@@ -255,7 +255,7 @@ def _plain(event: ScalarEvent) -> bool:
     return bool(event.implicit[0]) and event.style is None
 
 
-def _implicit(event: Event) -> bool:
+def _implicit(event: Any) -> bool:
     return any(event.implicit) if isinstance(event, ScalarEvent) else bool(event.implicit)
 
 
