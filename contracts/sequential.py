@@ -105,7 +105,7 @@ class Betting:
         if self.n == 0 or rho >= 1.0:
             return 0.0
         if rho <= 0.0:
-            return math.inf if self._shares[-1] > 0.0 else 0.0
+            return math.inf if self._shares[-1] > rho else 0.0
         nodes, weights, _ = _mixture()
         return _log_mixture(
             weights, np.expm1(-nodes * math.log(rho)) / (1.0 - rho), self._shares - rho, self._counts
@@ -118,7 +118,7 @@ class Betting:
         if self.n == 0 or rho <= 0.0:
             return 0.0
         if rho >= 1.0:
-            return math.inf if self._shares[0] < 1.0 else 0.0
+            return math.inf if self._shares[0] < rho else 0.0
         nodes, _, weights = _mixture()
         return _log_mixture(
             weights, np.expm1(-nodes * math.log1p(-rho)) / rho, rho - self._shares, self._counts

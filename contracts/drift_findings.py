@@ -1,0 +1,135 @@
+"""Findings on drift: decision metrics and paired ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from contracts import intervals, phrases
+from contracts.accumulators import Calibration, Draws, Extreme, Moments, Position
+from contracts.evidence import Cell
+from contracts.finding import Bound, Finding, Setting, asymptotic, limited, plug_in, said, share
+from contracts.metrics import METRICS
+from contracts.model import Clause, Comparator
+
+
+def soft_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -> Finding:
+    """Share of decisions, or of prompts, beyond the limit, against the exceedance [S2], [S3], [S5]."""
+    draws = cell.draws or Draws()
+    if not draws.n:
+        return blank
+    found = share(draws, setting, blank, exact=clause.per == "prompt")
+    unit = METRICS[clause.metric].unit
+    what = f"{clause.aggregate or 'worst'} {clause.metric}" if clause.per == "prompt" else clause.metric
+    return said(
+        found,
+        f"{what} {phrases.beyond(clause.limit.comparator, phrases.number(clause.limit.value, unit))} "
+        f"on {phrases.percent(draws.mean)} of {clause.per}s (limit {phrases.percent(found.limit)})",
+        setting,
+        phrases.percent,
+    )
+
+
+def every_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -> Finding:
+    """A hard clause on each decision: one counterexample violates [S2]."""
+    draws, extreme = cell.draws or Draws(), cell.extreme
+    if extreme is None:
+        return replace(blank, n=draws.n)
+    worst, at = _worst(extreme, clause.limit.comparator)
+    size = intervals.hard_sample_size(setting.hard_exceedance, setting.alpha)
+    broken = clause.limit.exceeded_by(worst)
+    unit = METRICS[clause.metric].unit
+    side = "smallest" if clause.limit.comparator is Comparator.GTE else "largest"
+    sentence = (
+        f"{side} {clause.metric} {phrases.number(worst, unit)} at {phrases.place(at)} "
+        f"({phrases.at_most(clause.limit.comparator, phrases.number(clause.limit.value, unit))}), "
+        f"{phrases.counted(draws.n, 'prompt')}"
+    )
+    if not setting.census and not broken and draws.n < size:
+        sentence += f", {size:,} without a counterexample certify a hard clause"
+    return replace(
+        blank,
+        observed=worst,
+        n=draws.n,
+        low=worst if blank.comparator is not Comparator.GTE else -math.inf,
+        high=worst if blank.comparator is Comparator.GTE or setting.census else math.inf,
+        method="census" if setting.census else "counterexample",
+        holds=not broken and (setting.census or draws.n >= size),
+        p_value=0.0 if broken else 1.0,
+        certain=broken,
+        needed=lambda: size,
+        sentence=sentence,
+    )
+
+
+def _worst(extreme: Extreme, comparator: Comparator) -> tuple[float, Position]:
+    if comparator is Comparator.GTE or (
+        comparator is Comparator.ABS_LTE and abs(extreme.low) > abs(extreme.high)
+    ):
+        return extreme.low, extreme.low_at
+    return extreme.high, extreme.high_at
+
+
+def mean_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -> Finding:
+    """Mean of the per-prompt means: by bets where the metric is in [0, 1], else asymptotic."""
+    moments = cell.moments or Moments()
+    if not moments.n:
+        return blank
+    if cell.draws is not None and not setting.census:
+        found = share(cell.draws, setting, blank, exact=False)
+    else:
+        found = _average(moments, setting, blank, lambda v: v)
+    return limited(replace(found, observed=moments.mean), f"mean {clause.metric}", setting)
+
+
+def _average(moments: Moments, setting: Setting, blank: Finding, shown: Callable[[float], float]) -> Finding:
+    """An unbounded mean, through the increasing function `shown`, against a limit."""
+    blank = replace(blank, observed=_safely(shown, moments.mean), n=moments.n)
+    if setting.census:
+        return plug_in(blank, _safely(shown, moments.mean))
+
+    def bound_of(sample: Moments) -> Bound:
+        def bound(alpha: float) -> tuple[float, float]:
+            low, high = setting.mean_bounds(sample, alpha)
+            return _safely(shown, low), _safely(shown, high)
+
+        return bound
+
+    return asymptotic(replace(blank, method=setting.mean_method), moments, bound_of, setting)
+
+
+def paired_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -> Finding:
+    """`ece_gap` from calibration bins, `ppl_ratio` from paired negative log-likelihoods."""
+    if cell.calibration is not None:
+        found = _calibration_gap(cell.calibration, setting, blank)
+    elif cell.nll_gap is not None:
+        found = _average(cell.nll_gap, setting, blank, math.exp)
+    else:
+        return blank
+    return limited(found, clause.metric, setting)
+
+
+def _calibration_gap(calibration: Calibration, setting: Setting, blank: Finding) -> Finding:
+    signed, residuals = intervals.calibration_gap(calibration)
+    blank = replace(blank, observed=abs(signed), n=residuals.n)
+    if setting.census:
+        return plug_in(blank, abs(signed))
+
+    def bound_of(sample: Moments) -> Bound:
+        def bound(alpha: float) -> tuple[float, float]:
+            low, high = (signed + end for end in setting.mean_bounds(sample, alpha))
+            return max(low, -high, 0.0), min(max(abs(low), abs(high)), 1.0)
+
+        return bound
+
+    return asymptotic(
+        replace(blank, method=f"delta-method, {setting.mean_method}"), residuals, bound_of, setting
+    )
+
+
+def _safely(shown: Callable[[float], float], value: float) -> float:
+    try:
+        return shown(value)
+    except OverflowError:
+        return math.inf
