@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 
 from app.cli.errors import REFUSED, USAGE, CliError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Refused(CliError):
@@ -30,7 +32,11 @@ class ControlPlane:
         self, url: str, *, timeout_s: float = 30.0, transport: httpx2.BaseTransport | None = None
     ) -> None:
         self.url = url.rstrip("/")
-        self._http = httpx2.Client(base_url=self.url, timeout=timeout_s, transport=transport)
+        # A proxy named in the environment is for what is outside this machine.
+        outside = urlsplit(self.url).hostname not in LOOPBACK
+        self._http = httpx2.Client(
+            base_url=self.url, timeout=timeout_s, transport=transport, trust_env=outside
+        )
 
     def __enter__(self) -> ControlPlane:
         return self

@@ -62,9 +62,13 @@ class Processes:
             )
 
     def run(self, name: str, module: str, *arguments: str) -> None:
-        """Run `python -m module arguments...` to its end, its output on the terminal."""
+        """Run `python -m module arguments...` to its end; its progress is on stderr, which is ours."""
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], env=self._environment, start_new_session=True
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,
         )
         self._running[name] = process
         status = process.wait()
@@ -78,7 +82,7 @@ class Processes:
         while time.monotonic() < ends:
             self.check()
             with suppress(httpx2.TransportError):
-                if httpx2.get(url, timeout=2.0).status_code == httpx2.codes.OK:
+                if httpx2.get(url, timeout=2.0, trust_env=False).status_code == httpx2.codes.OK:
                     return
             time.sleep(0.1)
         raise CliError(f"{name} did not become healthy in {timeout_s:g} s\n{self._tail(name)}")

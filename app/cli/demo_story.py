@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from app.cli.client import ControlPlane
-from app.cli.demo_plan import BUILDS, CANDIDATE, CHECKPOINT, DEPLOYMENT, FAULTY, KNOWN_GOOD, SERVED, TRAIN, Plan
+from app.cli.demo_plan import (
+    BUILDS,
+    CANDIDATE,
+    CHECKPOINT,
+    DEPLOYMENT,
+    FAULTY,
+    KNOWN_GOOD,
+    SERVED,
+    TRAIN,
+    Plan,
+)
 from app.cli.demo_processes import Processes, free_port
 from app.cli.demo_traffic import Users, read_prompts
 from app.cli.errors import CliError
-from app.cli.render import judgement_table, violation
+from app.cli.render import TITLES, headline, judgement_table
 
-TITLES = {"offline_ci": "Offline CI", "shadow": "Shadow", "canary": "Canary", "full": "Full"}
 HOST = "127.0.0.1"
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
 POLL_S = 0.5
@@ -31,7 +48,9 @@ class Story:
         self.processes = processes
         self.home = home
         self.plan = plan
-        self.ports = {name: free_port(port) for name, port in zip(("api", "gateway"), (8321, 8322), strict=True)}
+        self.ports = {
+            name: free_port(port) for name, port in zip(("api", "gateway"), (8321, 8322), strict=True)
+        }
         self.endpoints = {build: f"http://{HOST}:{free_port(8331 + i)}" for i, build in enumerate(SERVED)}
         self.api = ControlPlane(f"http://{HOST}:{self.ports['api']}")
         self.contract = ""
@@ -76,6 +95,8 @@ class Story:
         self.processes.run("the checkpoint", "workers.checkpoint_import", "--store", str(store))
         tokenizer = str(self.checkpoint / "tokenizer.json")
         for pool, file in (("suite", self.suite), ("traffic", self.traffic)):
+            if file.exists():  # written in one piece, and the same every time
+                continue
             arguments = ("--tokenizer", tokenizer, "--out", str(file), "--pool", pool)
             self.processes.run(f"the {pool}", "workers.stdlib_suite", *arguments)
 
@@ -92,7 +113,7 @@ class Story:
         self.contract = f"{made['name']}@{made['version']}"
         self.api.register("checkpoints", name=CHECKPOINT, path=str(self.checkpoint))
         for name, spec in BUILDS.items():
-            self.api.register("builds", name=name, spec=spec)
+            self.api.register("kernel-builds", name=name, spec=spec)
         self.api.register("suites", name=self.suite.stem, path=str(self.suite))
         self.start_over()
         self.api.register("deployments", name=DEPLOYMENT, known_good=KNOWN_GOOD, endpoints=self.endpoints)
@@ -136,13 +157,13 @@ class Story:
         judged = self.show(identity, "offline_ci", 0)
         if state["status"] != "frozen":
             raise CliError(f"the faulty build was not stopped: it is {state['status']} in {state['stage']}")
-        self.console.print(f"[bold red]Stopped in offline CI.[/] {violation(judged)}", highlight=False)
+        self.console.print(f"[bold red]Stopped in offline CI.[/] {headline(judged)}", highlight=False)
 
     def offline_ci(self, identity: str) -> Any:
         """Wait until offline CI is over; the promotion's state then."""
         with _waiting(self.console) as progress:
             progress.add_task("paired evaluation of the suite", total=None)
-            return self.wait(identity, lambda s: (s["stage"], s["status"]) != ("offline_ci", "measuring"))
+            return self.wait(identity, lambda s: _place(s) != ("offline_ci", 0, "measuring"))
 
     def promote_the_good_build(self) -> str:
         """Offline CI, shadow, canary, full; its id. Raises CliError when it is not PROMOTED."""
@@ -151,7 +172,9 @@ class Story:
         self.show(identity, "offline_ci", 0)
         url = f"http://{HOST}:{self.ports['gateway']}"
         prompts = read_prompts(self.traffic)
-        with Users(url, DEPLOYMENT, prompts, at_once=self.plan.at_once, max_tokens=self.plan.max_tokens) as users:
+        with Users(
+            url, DEPLOYMENT, prompts, at_once=self.plan.at_once, max_tokens=self.plan.max_tokens
+        ) as users:
             while state["status"] != "promoted":
                 if state["status"] == "awaiting_approval":
                     self.console.print(f"Approving the stage [bold]{TITLES[state['pending_approval']]}[/].")
@@ -159,24 +182,33 @@ class Story:
                 elif state["status"] == "measuring":
                     state = self.live(identity, state, users)
                 else:
-                    raise CliError(f"the good build is {state['status']} in {state['stage']}: {state['reason']}")
+                    raise CliError(
+                        f"the good build is {state['status']} in {state['stage']}: {state['reason']}"
+                    )
         self.console.print("[bold green]Promoted.[/] It serves every user now.")
         return identity
 
     def live(self, identity: str, state: Any, users: Users) -> Any:
         """Users go on asking until this stage (this canary step) is over; the state then."""
-        here = (state["stage"], state["step"], state["status"])
-        sent = 0
+        stage, step, plans = state["stage"], state["step"], state["plans"]
+        here = (stage, step, "measuring")
+        needed = math.ceil(plans[stage]["min_prompts"] / plans["full"]["audit_rate"])
         with _counting(self.console) as progress:
-            task = progress.add_task(f"{TITLES[state['stage']]}: users served", total=None)
-            while (state["stage"], state["step"], state["status"]) == here:
-                if sent >= self.plan.most:
-                    raise CliError(f"{sent} requests were not enough to decide {state['stage']}")
-                users.send(self.plan.batch, lambda: progress.advance(task))
-                sent += self.plan.batch
-                self.processes.check()
-                state = self.api.promotion(identity)
-        self.show(identity, here[0], here[1])
+            task = progress.add_task(f"{TITLES[stage]}: users served", total=needed)
+            sent, count = 0, needed
+            while _place(state) == here:
+                if sent + count > self.plan.most:
+                    raise CliError(f"{sent} requests were not enough to decide {stage}")
+                progress.update(task, total=sent + count)
+                judged = len(self.api.judgements(identity))
+                users.send(count, lambda: progress.advance(task))
+                sent, count = sent + count, self.plan.batch
+                progress.update(task, description=f"{TITLES[stage]}: measuring what was served")
+                state = self.wait(
+                    identity,
+                    lambda s: _place(s) != here or len(self.api.judgements(identity)) > judged,  # noqa: B023
+                )
+        self.show(identity, stage, step)
         return state
 
     def wait(self, identity: str, over: Callable[[Any], bool]) -> Any:
@@ -192,10 +224,12 @@ class Story:
 
     def show(self, identity: str, stage: str, step: int) -> Any:
         """Print the last verdict table of a stage; the judgement."""
-        judged = [one for one in self.api.judgements(identity) if (one["stage"], one["step"]) == (stage, step)]
+        judged = [
+            one for one in self.api.judgements(identity) if (one["stage"], one["step"]) == (stage, step)
+        ]
         if not judged:
             raise CliError(f"{stage} ended without a judgement: {self.api.promotion(identity)['reason']}")
-        self.console.print(judgement_table(judged[-1], TITLES[stage]))
+        self.console.print(judgement_table(judged[-1], self.api.promotion(identity)["plans"]))
         return judged[-1]
 
     def close(self, identity: str) -> None:
@@ -210,12 +244,14 @@ class Story:
         )
 
 
+def _place(state: Any) -> tuple[str, int, str]:
+    return state["stage"], state["step"], state["status"]
+
+
 def _waiting(console: Console) -> Progress:
     return Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console)
 
 
 def _counting(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console,
-    )  # fmt: skip
+    bar = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(SpinnerColumn(), TextColumn("{task.description}"), *bar, console=console)

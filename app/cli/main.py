@@ -34,7 +34,9 @@ class Format(StrEnum):
 
 Url = Annotated[str, typer.Option("--url", envvar="KC_URL", help="Where the control plane answers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-PromotionId = Annotated[str, typer.Argument(help="The promotion's id.", metavar="PROMOTION")]
+PromotionId = Annotated[
+    str, typer.Argument(help="The promotion's id, or its beginning.", metavar="PROMOTION")
+]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; it is kept in the audit trail.")]
 DEFAULT_URL = "http://127.0.0.1:8321"
 

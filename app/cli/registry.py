@@ -30,7 +30,7 @@ def checkpoint(url: str, name: str, path: Path) -> None:
 def build(url: str, name: str, written: str) -> None:
     """Register a kernel build, given as `engine:key=value,...` or a JSON file with the same keys."""
     with ControlPlane(url) as plane:
-        _say(name, plane.register("builds", name=name, spec=spec(written)))
+        _say(name, plane.register("kernel-builds", name=name, spec=spec(written)))
 
 
 def suite(url: str, name: str, path: Path) -> None:
