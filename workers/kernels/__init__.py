@@ -1,0 +1,1 @@
+"""Kernels: the concrete programs that compute logits from weights and tokens."""

@@ -1,0 +1,28 @@
+"""From a build as it is written to a loaded kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from contracts.builds import BuildSpec, InvalidBuild, parse_build
+from workers.kernels.protocol import Kernel
+
+
+def load(spec: BuildSpec, checkpoint: Path | str) -> Kernel:
+    """Load `spec` on the checkpoint directory's weights.
+
+    Raises InvalidBuild for an engine or option this process cannot run, and UnusableCheckpoint when the
+    directory lacks a file, a weight, or what the build's options change.
+    """
+    directory = Path(checkpoint)
+    options: dict[str, Any] = dict(parse_build({"engine": spec.engine, **spec.options}).options)
+    if spec.engine == "torch":
+        from workers.kernels.torch_graph import TorchGraph
+
+        return TorchGraph(directory, **options)
+    if spec.engine == "torch-serving":
+        from workers.kernels.torch_serving import TorchServing
+
+        return TorchServing(directory, **options)
+    raise InvalidBuild(f"no kernel runs engine {spec.engine!r} here", spec.engine)
