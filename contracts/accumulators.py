@@ -12,7 +12,15 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+)
 
 from contracts.model import Phase
 
@@ -125,7 +133,7 @@ class Draws(Value):
     metric in [0, 1] is kept as a share too, of `GRID` parts (rounding error <= 2^-31 a prompt).
     """
 
-    shares: Annotated[tuple[tuple[int, int, int], ...], PlainValidator(_counter)] = ()
+    shares: Annotated[tuple[tuple[int, int, int], ...], BeforeValidator(_counter)] = ()
 
     @classmethod
     def of_means(cls, means: Iterable[float]) -> Self:
@@ -227,7 +235,7 @@ class Sketch(Value):
     ZERO: ClassVar[int] = -2083
     TINY: ClassVar[float] = 1e-9
 
-    buckets: Annotated[tuple[tuple[int, int], ...], PlainValidator(_histogram)] = ()
+    buckets: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_histogram)] = ()
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:

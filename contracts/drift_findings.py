@@ -41,13 +41,11 @@ def every_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) 
     broken = clause.limit.exceeded_by(worst)
     unit = METRICS[clause.metric].unit
     side = "smallest" if clause.limit.comparator is Comparator.GTE else "largest"
-    sentence = (
-        f"{side} {clause.metric} {phrases.number(worst, unit)} at {phrases.place(at)} "
-        f"({phrases.at_most(clause.limit.comparator, phrases.number(clause.limit.value, unit))}), "
-        f"{phrases.counted(draws.n, 'prompt')}"
-    )
-    if not setting.census and not broken and draws.n < size:
-        sentence += f", {size:,} without a counterexample certify a hard clause"
+    what = f"{side} {clause.metric} {phrases.number(worst, unit)} at {phrases.place(at)}"
+    if clause.metric == "unmeasurable":
+        what = f"unmeasurable decision at {phrases.place(at)}" if worst else "no unmeasurable decision"
+    limit = phrases.at_most(clause.limit.comparator, phrases.number(clause.limit.value, unit))
+    sentence = f"{what} ({limit}), {phrases.counted(draws.n, 'prompt')}"
     return replace(
         blank,
         observed=worst,

@@ -175,7 +175,7 @@ def said(found: Finding, what: str, setting: Setting, show: Callable[[float], st
     parts = [what, phrases.counted(found.n, found.noun)]
     if found.method == "census":
         parts.append("all of them")
-    elif math.isfinite(found.low) or math.isfinite(found.high):
+    elif found.method != "gauge" and (math.isfinite(found.low) or math.isfinite(found.high)):
         parts.append(phrases.interval(show(found.low), show(found.high), setting.alpha))
     return replace(found, sentence=", ".join(parts))
 

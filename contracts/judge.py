@@ -178,6 +178,9 @@ def _outcome(
             None,
         )
     needed = finding.needed()
+    if needed is not None and finding.method == "counterexample":
+        enough = f"{phrases.counted(needed, finding.noun)} without a counterexample certify it"
+        return Outcome.INCONCLUSIVE, f"{sentence}; {enough}", needed
     if needed is None or needed <= finding.n:
         return Outcome.INCONCLUSIVE, f"{sentence}; not decided", None
     more = f"about {phrases.counted(needed, finding.noun)} would decide at this rate"

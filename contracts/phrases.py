@@ -12,11 +12,11 @@ NAMED_IN_REASON = 3
 
 
 def number(value: float, unit: str = "") -> str:
-    """`0.0123 nats`, three significant digits."""
+    """`0.0123 nats`, four significant digits."""
     if math.isinf(value):
         text = "∞" if value > 0 else "−∞"
     else:
-        text = f"{value:.3g}" if abs(value) < 1e5 else f"{value:,.0f}"
+        text = f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
     return f"{text} {unit}".rstrip()
 
 

@@ -138,12 +138,10 @@ def gauge_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) 
     gauge = cell.gauge
     if gauge is None:
         return blank
-    candidates = {
+    worst = {
         Comparator.LTE: gauge.high,
         Comparator.GTE: gauge.low,
         Comparator.ABS_LTE: max(gauge.low, gauge.high, key=abs),
-    }
-    found = replace(
-        plug_in(replace(blank, n=gauge.readings), candidates[clause.limit.comparator]), method="gauge"
-    )
-    return replace(limited(found, clause.metric, setting), method="gauge")
+    }[clause.limit.comparator]
+    found = replace(plug_in(replace(blank, n=gauge.readings), worst), method="gauge")
+    return limited(found, clause.metric, setting)
