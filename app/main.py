@@ -39,7 +39,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(
         title="Kernel Contracts",
         version="1",
-        summary="Says how far training and serving kernels may diverge, and lets only conforming builds serve.",
+        summary="How far training and serving kernels may diverge, measured and enforced.",
         lifespan=lifespan,
         openapi_url="/v1/openapi.json",
         # Their pages load scripts from elsewhere; the schema is what tools read.

@@ -19,7 +19,10 @@ router = APIRouter(prefix="/deployments", tags=["deployments"])
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": DeploymentOut, "description": "It was registered before"}, **problems(409, 413)},
+    responses={
+        200: {"model": DeploymentOut, "description": "It was registered before"},
+        **problems(409, 413),
+    },
 )
 def register_deployment(
     body: DeploymentIn, session: Writing, actor: Actor, response: Response

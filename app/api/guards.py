@@ -27,6 +27,7 @@ class HostGuard:
         self.hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -62,13 +63,17 @@ class BodyLimit:
         self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its body read, or answer it."""
         if scope["type"] != "http" or scope["method"] in _SAFE:
             await self.app(scope, receive, send)
             return
         body = await self._read(receive)
         if body is None:
             answer = problem(
-                413, "body-too-large", "The request's body is too large", f"At most {self.limit} bytes are read."
+                413,
+                "body-too-large",
+                "The request's body is too large",
+                f"At most {self.limit} bytes are read.",
             )
             await answer(scope, receive, send)
             return

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.api.dependencies import Before, Limit, Reading, database
 from app.api import metrics
+from app.api.dependencies import Before, Limit, Reading, database
 from app.api.schemas import AuditOut, Page
 from app.db import clock, migrate
 from app.db.session import Database

@@ -44,12 +44,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def _domain(request: Request, error: Exception) -> JSONResponse:
+def _domain(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, DomainError)  # noqa: S101 - registered for this class
     return problem(error.status, error.slug, error.title, error.detail, **error.extra)
 
 
-def _invalid(request: Request, error: Exception) -> JSONResponse:
+def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class
     errors = _findings(error.errors())
     detail = "; ".join(f"{e['pointer'] or e['in']}: {e['detail']}" for e in errors)

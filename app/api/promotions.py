@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
 
 from app.api.dependencies import Actor, Before, Limit, Reading, Writing, problems
 from app.api.schemas import (
@@ -19,15 +21,39 @@ from app.api.schemas import (
     TransitionOut,
 )
 from app.db import repositories
-from app.db.models import TransitionRow
+from app.db.models import PromotionRow, TransitionRow
+from app.db.pages import contract_names
 from app.services import evidence, promotions
 from app.services.binding import Order
 from contracts.evidence import Evidence
-from contracts.promotion import Abort, Approve, Event, Freeze, Override, Resume, Retry
+from contracts.promotion import TERMINAL, Abort, Approve, Event, Freeze, Override, Resume, Retry
 from contracts.verdicts import Judgement
 
 router = APIRouter(prefix="/promotions", tags=["promotions"])
 ACTING = problems(404, 409)
+_OWN = (
+    "deployment",
+    "checkpoint",
+    "train_build",
+    "inference_build",
+    "known_good_build",
+    "suite",
+    "updated_at",
+)
+
+
+def _shown(session: Session, rows: Sequence[PromotionRow]) -> list[PromotionOut]:
+    contracts = contract_names(session, [row.contract for row in rows])
+    return [
+        PromotionOut(
+            **{name: value for name, value in dict(row.state).items() if name in PromotionOut.model_fields},
+            **{name: getattr(row, name) for name in _OWN},
+            contract=contracts[row.contract],
+            active=row.state.status not in TERMINAL,
+            started_by=row.created_by,
+        )
+        for row in rows
+    ]
 
 
 @router.post("", status_code=201, responses=problems(404, 409, 413))
@@ -36,7 +62,7 @@ def start(body: PromotionIn, session: Writing, actor: Actor, response: Response)
     order = Order(**body.model_dump(exclude={"on_active"}))
     row = promotions.start(session, order, on_active=body.on_active, actor=actor)
     response.headers["location"] = f"/v1/promotions/{row.id}"
-    return PromotionOut.model_validate(row)
+    return _shown(session, [row])[0]
 
 
 @router.get("")
@@ -51,14 +77,13 @@ def list_promotions(
     rows = repositories.promotions(
         session, deployment=deployment, active=active, before=before, limit=limit + 1
     )
-    items = [PromotionOut.model_validate(row) for row in rows[:limit]]
-    return Page(items=items, next=rows[limit - 1].seq if len(rows) > limit else None)
+    return Page(items=_shown(session, rows[:limit]), next=rows[limit - 1].seq if len(rows) > limit else None)
 
 
 @router.get("/{promotion_id}", responses=problems(404))
 def get_promotion(session: Reading, promotion_id: str) -> PromotionOut:
     """One promotion."""
-    return PromotionOut.model_validate(promotions.get(session, promotion_id))
+    return _shown(session, [promotions.get(session, promotion_id)])[0]
 
 
 @router.get("/{promotion_id}/evidence", responses=problems(404))
@@ -107,7 +132,7 @@ def _transition(row: TransitionRow) -> TransitionOut:
 
 def _act(session: Writing, promotion_id: str, event: Event) -> PromotionOut:
     promotions.apply(session, promotion_id, event)
-    return PromotionOut.model_validate(promotions.get(session, promotion_id))
+    return _shown(session, [promotions.get(session, promotion_id)])[0]
 
 
 @router.post("/{promotion_id}/approve", responses=ACTING)
@@ -129,7 +154,9 @@ def resume(body: ReasonIn, session: Writing, actor: Actor, promotion_id: str) ->
 
 
 @router.post("/{promotion_id}/retry", responses=ACTING)
-def retry(session: Writing, actor: Actor, promotion_id: str, body: MaybeReasonIn | None = None) -> PromotionOut:
+def retry(
+    session: Writing, actor: Actor, promotion_id: str, body: MaybeReasonIn | None = None
+) -> PromotionOut:
     """Measure the present stage afresh; no evidence is carried over."""
     return _act(session, promotion_id, Retry(actor=actor, reason=body.reason if body else ""))
 
@@ -142,6 +169,8 @@ def override(body: OverrideIn, session: Writing, actor: Actor, promotion_id: str
 
 
 @router.post("/{promotion_id}/abort", responses=ACTING)
-def abort(session: Writing, actor: Actor, promotion_id: str, body: MaybeReasonIn | None = None) -> PromotionOut:
+def abort(
+    session: Writing, actor: Actor, promotion_id: str, body: MaybeReasonIn | None = None
+) -> PromotionOut:
     """End it and restore the known-good build."""
     return _act(session, promotion_id, Abort(actor=actor, reason=body.reason if body else ""))

@@ -28,7 +28,9 @@ YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 _BODY = {
     "requestBody": {
         "required": True,
-        "content": {"application/yaml": {"schema": {"type": "string", "description": "A contract document."}}},
+        "content": {
+            "application/yaml": {"schema": {"type": "string", "description": "A contract document."}}
+        },
     }
 }
 

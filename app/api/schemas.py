@@ -7,8 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts.model import Name
-from contracts.promotion import Promotion
+from contracts.model import Name, Stage, StagePlans
+from contracts.promotion import Bound, FrozenBy, Passed, Promotion, Status
 from contracts.verdicts import Judgement
 
 Item = TypeVar("Item")
@@ -157,7 +157,11 @@ class DeploymentOut(Answer):
 
 
 class PromotionOut(Answer):
-    """A promotion: the names it was started with and its whole state."""
+    """A promotion: the names it was started with, and its whole state.
+
+    `contract` is `name@version`; `bound` holds the content digests everything is pinned to.
+    `undecided` is what an override names.
+    """
 
     id: str
     deployment: str
@@ -167,13 +171,27 @@ class PromotionOut(Answer):
     inference_build: str
     known_good_build: str
     suite: str
-    stage: str
-    status: str
+    stage: Stage
+    step: int
+    status: Status
+    active: bool
+    attempt: int
     version: int
-    created_at: datetime
+    reason: str
+    frozen_by: FrozenBy | None
+    pending_approval: Stage | None
+    approval_expires_at: datetime | None
+    undecided: str | None
+    guarded: tuple[str, ...]
+    known_good_healthy: bool
+    passed: tuple[Passed, ...]
+    bound: Bound
+    plans: StagePlans
+    started_at: datetime
+    started_by: str
+    stage_started_at: datetime
+    deadline_at: datetime | None
     updated_at: datetime
-    created_by: str
-    state: Promotion
 
 
 class EvidenceOut(Answer):

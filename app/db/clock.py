@@ -23,12 +23,12 @@ class _Now(FunctionElement[str]):
 
 
 @compiles(_Now, "sqlite")
-def _sqlite(element: _Now, compiler: Any, **kw: Any) -> str:
+def _sqlite(_element: _Now, _compiler: Any, **_options: Any) -> str:
     return "strftime('%Y-%m-%dT%H:%M:%f', 'now')"
 
 
 @compiles(_Now, "postgresql")
-def _postgresql(element: _Now, compiler: Any, **kw: Any) -> str:
+def _postgresql(_element: _Now, _compiler: Any, **_options: Any) -> str:
     # Not now(): that is the start of the transaction, which may have waited for a lock.
     return """to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US')"""
 

@@ -125,13 +125,13 @@ def counts(session: Session) -> Sequence[tuple[str, str, int]]:
     query = select(PromotionRow.stage, PromotionRow.status, func.count()).group_by(
         PromotionRow.stage, PromotionRow.status
     )
-    return [tuple(row) for row in session.execute(query)]
+    return [(stage, status, count) for stage, status, count in session.execute(query)]
 
 
 def job_counts(session: Session) -> Sequence[tuple[str, str, int]]:
     """How many jobs stand at each (queue, state)."""
     query = select(JobRow.queue, JobRow.state, func.count()).group_by(JobRow.queue, JobRow.state)
-    return [tuple(row) for row in session.execute(query)]
+    return [(queue, state, count) for queue, state, count in session.execute(query)]
 
 
 def transitions(session: Session, promotion_id: str) -> Sequence[TransitionRow]:
@@ -208,7 +208,9 @@ def evidence_by_digest(session: Session, promotion_id: str, digest: str) -> Evid
     return session.scalars(query).one_or_none()
 
 
-def latest_judged(session: Session, promotion_id: str, stage: str, step: int, attempt: int) -> EvidenceRow | None:
+def latest_judged(
+    session: Session, promotion_id: str, stage: str, step: int, attempt: int
+) -> EvidenceRow | None:
     """The merge judged last for an attempt."""
     query = (
         select(EvidenceRow)

@@ -40,9 +40,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """A session on one consistent snapshot that waits for no writer and never commits."""
-        with Session(
-            self._reader, info=dict(self._info), expire_on_commit=False, autoflush=False
-        ) as session:
+        with Session(self._reader, info=dict(self._info), expire_on_commit=False, autoflush=False) as session:
             yield session
 
     def dispose(self) -> None:
@@ -59,7 +57,7 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _prepare_sqlite(connection: Any, record: object) -> None:
+def _prepare_sqlite(connection: Any, _record: object) -> None:
     # The driver begins transactions late and only before writes, which loses concurrent
     # read-modify-writes; with its own handling off, _begin_sqlite says when they begin.
     connection.isolation_level = None

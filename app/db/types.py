@@ -18,6 +18,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """What is stored. Raises ValueError for a naive datetime."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -26,7 +27,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         # SQLite has no time zones: what is stored there is UTC by convention.
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """An aware UTC datetime."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -43,8 +45,10 @@ class Value(TypeDecorator[Any]):
         self.of = of
         self._adapter: TypeAdapter[Any] = TypeAdapter(of)
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
+        """Its JSON text."""
         return None if value is None else self._adapter.dump_json(value).decode()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
+        """The value again, validated."""
         return None if value is None else self._adapter.validate_json(value)

@@ -17,12 +17,14 @@ from app.db.models import EvidenceRow, JobRow, JudgementRow, PromotionRow, Verdi
 from app.errors import EvidenceRefused, NotFound
 from app.services import jobs, measurements, promotions, traffic
 from app.services.jobs import Lease
-from contracts.evidence import Cell, Evidence, EvidenceMismatch, Gauge
+from contracts.accumulators import EvidenceMismatch, Gauge
+from contracts.escalation import violated_slices
+from contracts.evidence import Cell, Evidence
 from contracts.judge import judge
-from contracts.model import ClauseKind, Contract
+from contracts.model import Contract
 from contracts.promotion import TERMINAL, Bound, Judged, MeasurementFailed, Transition
 from contracts.slices import matches
-from contracts.verdicts import Judgement, Outcome
+from contracts.verdicts import Judgement
 
 TELEMETRY_AGE = "telemetry_age"
 _NEWEST = 1000  # requests looked at for the newest one of each slice
@@ -44,7 +46,7 @@ def record(session: Session, lease: Lease, evidence: Evidence) -> Transition | N
     job = jobs.reportable(session, lease)
     if evidence.provenance != lease.spec.provenance:
         raise EvidenceRefused(
-            f"job {job.id} is to measure {lease.spec.provenance!r}, the evidence is of {evidence.provenance!r}"
+            f"job {job.id} measures {lease.spec.provenance!r}, the evidence is of {evidence.provenance!r}"
         )
     promotion = repositories.promotion(session, job.promotion, lock=True)
     assert promotion is not None  # noqa: S101 - held by a foreign key
@@ -171,7 +173,7 @@ def _with_telemetry_age(
             where = contract.slice_named(name)
             newest = next((when for when, attributes in seen if matches(where, attributes)), None)
             cell = _age_cell(clause.id, name, newest, at)
-            if cell is not None and cell.key not in cells:
+            if cell is not None:
                 cells[cell.key] = cell
     return evidence.model_copy(update={"cells": tuple(cells[key] for key in sorted(cells))})
 
@@ -223,17 +225,6 @@ def _store_judgement(session: Session, row: EvidenceRow, judgement: Judgement) -
 
 def _event(promotion: PromotionRow, job: JobRow, evidence: Evidence, judgement: Judgement) -> Judged:
     violated = judgement.converged is False
-    # Guarding acts on slices for the worst level; milder violations have milder actions.
-    slices = (
-        verdict.slice
-        for verdict in judgement.verdicts
-        if violated
-        and verdict.level == judgement.level
-        and (
-            verdict.verdict is Outcome.VIOLATED
-            or (verdict.verdict is Outcome.UNMEASURABLE and verdict.kind is ClauseKind.HARD)
-        )
-    )
     return Judged(
         bound=_bound(evidence),
         stage=promotion.state.stage,
@@ -242,7 +233,8 @@ def _event(promotion: PromotionRow, job: JobRow, evidence: Evidence, judgement: 
         prompts=judgement.prompts,
         converged=judgement.converged,
         level=judgement.level if violated else None,
-        violated_slices=tuple(dict.fromkeys(slices)),
+        # Guarding acts on the slices of the worst level; milder violations have milder actions.
+        violated_slices=violated_slices(judgement, judgement.level) if violated else (),
         evidence_digest=judgement.evidence_digest,
         reason=judgement.reason,
     )
@@ -266,8 +258,6 @@ def _tell_failed(session: Session, job: JobRow, outcome: FailedOutcome, reason: 
     if _stale(job, promotion):
         return None
     state = promotion.state
-    return promotions.apply(
-        session,
-        promotion.id,
-        MeasurementFailed(stage=state.stage, step=state.step, attempt=state.attempt, outcome=outcome, reason=reason),
-    )
+    place = {"stage": state.stage, "step": state.step, "attempt": state.attempt}
+    event = MeasurementFailed.model_validate({**place, "outcome": outcome, "reason": reason})
+    return promotions.apply(session, promotion.id, event)

@@ -109,7 +109,7 @@ def apply(session: Session, promotion_id: str, event: Event, *, actor: str | Non
             return transition
         if repositories.swap(session, row.state, transition.after, at):
             session.refresh(row)
-            _record(session, row, transition, actor or getattr(event, "actor", audit.SYSTEM))
+            _record(session, row, transition, actor or str(getattr(event, "actor", audit.SYSTEM)))
             return transition
     raise Contention(f"promotion {promotion_id} kept changing; nothing was done, try again")
 
@@ -194,7 +194,9 @@ def _update_known_good(session: Session, row: PromotionRow, transition: Transiti
     Except by a newer promotion superseding it: that one starts from what is promoted.
     """
     before, after = transition.before, transition.after
-    if before is None or transition.event.type == "supersede" or Status.PROMOTED not in (before.status, after.status):
+    if before is None or Status.PROMOTED not in (before.status, after.status):
+        return
+    if transition.event.type == "supersede":
         return
     promoted = lifecycle.known_good_after(after) == after.bound.inference_build
     name = row.inference_build if promoted else row.known_good_build

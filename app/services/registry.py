@@ -53,7 +53,7 @@ def register_contract(
         read = document.read(yaml, file)
     except document.InvalidContract as error:
         raise ContractRefused(
-            f"{file} is not a contract: {len(error.diagnostics)} problem(s), the first one: {error.diagnostics[0]}",
+            f"{len(error.diagnostics)} problem(s), the first one: {error.diagnostics[0]}",
             diagnostics=[_diagnostic(one) for one in error.diagnostics],
         ) from None
     metadata = read.contract.metadata
@@ -185,8 +185,8 @@ def register_deployment(
         return registered
     if row.declared_known_good != known_good:
         raise ContentConflict(
-            f"deployment {name} was registered with {row.declared_known_good} as known good, not {known_good}: "
-            "what is known good changes by promotion"
+            f"deployment {name} was registered with {row.declared_known_good} as known good, "
+            f"not {known_good}: what is known good changes by promotion"
         )
     if {"endpoints": row.endpoints, "gateway": row.gateway} != settings:
         row.endpoints, row.gateway, row.updated_at = dict(endpoints), dict(gateway or {}), now(session)
@@ -245,14 +245,11 @@ def _follow(session: Session, known: Named, again: Named, kind: str, actor: str)
         return
     known.path = again.path
     session.flush()
-    audit.record(
-        session, actor=actor, action=f"{kind}.moved", subject=f"{kind}/{known.name}", detail={"path": known.path}
-    )
+    subject = f"{kind}/{known.name}"
+    audit.record(session, actor=actor, action=f"{kind}.moved", subject=subject, detail={"path": known.path})
 
 
-def _insert(
-    session: Session, row: Row, kind: str, name: str, identity: str, actor: str
-) -> Registered[Row]:
+def _insert(session: Session, row: Row, kind: str, name: str, identity: str, actor: str) -> Registered[Row]:
     try:
         repositories.add(session, row)
     except IntegrityError:

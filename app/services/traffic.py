@@ -104,7 +104,8 @@ def ready(session: Session, promotion: PromotionRow) -> bool:
     if repositories.open_jobs(session, promotion.id, state.attempt):
         return False
     requests, dual = repositories.count_pending(session, promotion.id, state.attempt)
-    if repositories.latest_judged(session, promotion.id, state.stage.value, state.step, state.attempt) is None:
+    place = (state.stage.value, state.step, state.attempt)
+    if repositories.latest_judged(session, promotion.id, *place) is None:
         return dual >= state.plans.min_prompts(state.stage)
     return requests > 0
 
