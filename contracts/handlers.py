@@ -153,7 +153,8 @@ def _freeze(promotion: Promotion, by: FrozenBy, reason: str, **changes: Any) -> 
 
 def _fall_back(promotion: Promotion, reason: str) -> Outcome:
     after = changed(promotion, status=Status.FALLEN_BACK, frozen_by=None, undecided=None, guarded=(),
-                  deadline_at=None, pending_approval=None, approval_expires_at=None)  # fmt: skip
+                  fallback_attempt=promotion.attempt, deadline_at=None, pending_approval=None,
+                  approval_expires_at=None)  # fmt: skip
     effects = (CancelMeasurement(attempt=promotion.attempt), Reroute(), Page(reason=reason))
     return Outcome(after, reason, "promotion.fallen_back", effects)
 
@@ -183,8 +184,8 @@ def _violated(promotion: Promotion, event: Judged) -> Outcome:
     if Action.FALLBACK in actions:
         missing = "not healthy" if promotion.bound.known_good_build else "not there"
         why = f"{reason}; no fallback, the known-good build is {missing}: frozen, what serves keeps serving"
-        owed = promotion.stage in SERVING
-        frozen = _freeze(promotion, FrozenBy.FALLBACK_OWED if owed else FrozenBy.VIOLATION, why)
+        by = FrozenBy.FALLBACK_OWED if promotion.stage in SERVING else FrozenBy.VIOLATION
+        frozen = _freeze(promotion, by, why, fallback_attempt=promotion.attempt)
         return _unless_known(promotion, frozen._replace(effects=(*frozen.effects, Page(reason=why))))
     guarded = promotion.guarded
     if Action.GUARD in actions:
@@ -345,6 +346,11 @@ def override(promotion: Promotion, event: Override, now: datetime) -> Outcome:
             f"the undecided verdict is {promotion.undecided}" if promotion.undecided else "none is undecided"
         )
         raise Refused(f"{held}, not {event.evidence_digest}")
+    since = promotion.fallback_attempt
+    if since and not any(p.attempt > since and p.overridden_by is None for p in promotion.passed):
+        raise Refused(
+            f"attempt {since} violated what asks for a fallback: only evidence that converges leads on"
+        )
     reason = f"{event.actor} overrode the undecided verdict {event.evidence_digest}: {event.reason}"
     return _advance(promotion, event.evidence_digest, event.actor, reason, now)
 

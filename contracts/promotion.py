@@ -85,6 +85,8 @@ class Promotion(Frozen):
         undecided: evidence digest of this attempt's last judgement when that was neither
             converged nor violated; the only thing an override can consume.
         frozen_by: why it is FROZEN; None in every other status.
+        fallback_attempt: the last attempt in which a violation asked for a fallback; from then
+            on only evidence that converges in a later attempt leads on, no override does.
         guarded: slices that guard routing keeps off the candidate.
         known_good_healthy: whether the known-good build may be fallen back to right now.
     """
@@ -107,6 +109,7 @@ class Promotion(Frozen):
     passed: tuple[Passed, ...] = ()
     undecided: str | None = None
     frozen_by: FrozenBy | None = None
+    fallback_attempt: int | None = None
     guarded: tuple[str, ...] = ()
     known_good_healthy: bool = True
     reason: str = ""

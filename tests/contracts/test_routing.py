@@ -248,7 +248,8 @@ def test_a_table_survives_json() -> None:
     "wrong",
     [
         {"candidate": "new"}, {"mode": "canary"}, {"share": 0.1}, {"mirror": 0.1}, {"version": 0},
-        {"mode": "shadow", "candidate": "new", "share": 0.1}, {"mode": "full", "candidate": "new", "mirror": 0.1},
+        {"mode": "shadow", "candidate": "new", "share": 0.1},
+        {"mode": "full", "candidate": "new", "mirror": 0.1},
     ],
     ids=str,
 )  # fmt: skip
