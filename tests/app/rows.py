@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+import contracts
 from app.db.models import (
     Base,
     CheckpointRow,
@@ -23,6 +24,7 @@ from app.db.models import (
     TransitionRow,
 )
 from app.db.session import Database
+from contracts.document import read
 from contracts.model import Stage, StagePlans
 from contracts.promotion import Bound, Promotion, Status
 from contracts.routing import Mode, RoutingTable
@@ -47,6 +49,11 @@ BOUND = Bound(
 )
 
 
+def contract_json() -> str:
+    text = (Path(contracts.__file__).parent / "examples" / "coder-bf16.yaml").read_bytes()
+    return read(text).contract.model_dump_json(by_alias=True, exclude_none=True)
+
+
 def database(folder: Path) -> Database:
     """A database of its own with a clock that stands still at NOW."""
     opened = Database(f"sqlite:///{folder / 'kc.db'}", clock=lambda _: NOW)
@@ -58,7 +65,12 @@ def registered(session: Session, endpoints: dict[str, str] | None = None) -> Non
     """Everything a promotion of TARGET refers to."""
     session.add(
         ContractRow(
-            name="coder-bf16", version="1.2.0", digest=BOUND.contract, yaml="", json="{}", created_at=NOW
+            name="coder-bf16",
+            version="1.2.0",
+            digest=BOUND.contract,
+            yaml="",
+            json=contract_json(),
+            created_at=NOW,
         )
     )
     session.add(

@@ -280,7 +280,9 @@ def test_only_no_data_thaws_by_itself(by: FrozenBy) -> None:
     }[by]
     frozen = step(promotion, event, after(promotion, 3600)).after
     assert frozen.frozen_by is by
-    assert not step(frozen, judged(frozen, True), after(promotion, 3601)).changed
+    late = step(frozen, judged(frozen, True), after(promotion, 3601)).after
+    assert (late.status, late.frozen_by, late.undecided) == (Status.FROZEN, by, None)
+    assert late.passed == frozen.passed
 
 
 def test_a_person_can_pin_what_no_data_froze() -> None:

@@ -377,7 +377,8 @@ def test_invariant_5_one_advance_per_decision_whoever_races(order: list[str], re
     first = awaiting()
     states, now = [first], after(first, 800)
     events: dict[str, Event] = {
-        "approve": Approve(actor="ann"), "tick": Tick(), "judged": judged(first, True), "retry": Retry(actor="bob")
+        "approve": Approve(actor="ann"), "tick": Tick(), "judged": judged(first, True),
+        "retry": Retry(actor="bob"),
     }  # fmt: skip
     entries = 0
     for act, read in zip(order, reads, strict=True):

@@ -1,0 +1,106 @@
+"""Builds as written, and fingerprints against predicates."""
+
+import pytest
+
+from contracts.builds import ENGINES, BuildSpec, Fingerprint, InvalidBuild, matches, parse_build
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("torch", "torch"),
+        (" torch : dtype = float32 ", "torch:dtype=float32"),
+        ("torch:dtype=float32,attn=sdpa", "torch:attn=sdpa,dtype=float32"),
+        ("torch-serving:rope_theta=1e4,chunk=064", "torch-serving:chunk=64,rope_theta=10000"),
+        ({"engine": "torch-serving", "weights": "int8-per-tensor", "batch": 8}, "torch-serving:batch=8,weights=int8-per-tensor"),
+        ({"engine": "torch-serving", "rope_theta": 10000.0}, "torch-serving:rope_theta=10000"),
+    ],
+)  # fmt: skip
+def test_builds_have_one_written_form(written: object, canonical: str) -> None:
+    build = parse_build(written)
+    assert str(build) == canonical
+    assert parse_build(canonical) == build
+    assert parse_build({"engine": build.engine, **build.options}) == build
+
+
+def test_options_are_typed() -> None:
+    options = parse_build("torch-serving:chunk=64,rope_theta=10000,dtype=bfloat16").options
+    assert options == {"chunk": 64, "rope_theta": 10_000.0, "dtype": "bfloat16"}
+    assert isinstance(options["chunk"], int)
+
+
+@pytest.mark.parametrize(
+    ("written", "word", "suggestion"),
+    [
+        ("torch-servng:dtype=float32", "torch-servng", "torch-serving"),
+        ("", "", None),
+        ("torch:dtyp=float32", "dtyp", "dtype"),
+        ("torch:chunk=64", "chunk", None),
+        ("torch:dtype=float23", "float23", "float32"),
+        ("torch:dtype=FLOAT32", "FLOAT32", None),
+        ("torch:dtype", "dtype", None),
+        ("torch:dtype=", "dtype=", None),
+        ("torch:", "torch:", None),
+        ("torch:dtype=float32,", "", None),
+        ("torch:dtype=float32,dtype=float32", "dtype", None),
+        ("torch-serving:chunk=0", "0", None),
+        ("torch-serving:chunk=-1", "-1", None),
+        ("torch-serving:batch=1.5", "1.5", None),
+        ("torch-serving:rope_theta=nan", "nan", None),
+        ("torch-serving:rope_theta=inf", "inf", None),
+        ("torch-serving:weights=int8", "int8", None),
+        ({"dtype": "float32"}, "engine", None),
+        ({"engine": "torch", "dtype": None}, "dtype", None),
+        ({"engine": "torch", "attn": True}, "attn", None),
+    ],
+)
+def test_what_is_no_build(written: object, word: str, suggestion: str | None) -> None:
+    with pytest.raises(InvalidBuild) as caught:
+        parse_build(written)
+    assert (caught.value.word, caught.value.suggestion) == (word, suggestion)
+    assert suggestion is None or suggestion in str(caught.value)
+
+
+def test_digests_follow_the_meaning() -> None:
+    assert parse_build("torch:attn=sdpa,dtype=float32").digest == parse_build("torch:dtype=float32,attn=sdpa").digest
+    assert parse_build("torch:dtype=float32").digest != parse_build("torch").digest
+    assert parse_build({"engine": "torch-serving", "rope_theta": 10_000}).digest == parse_build(
+        "torch-serving:rope_theta=1e4"
+    ).digest
+
+
+PRINT = Fingerprint(engine="torch-serving", dtype="bfloat16", flags={"chunk": 64, "tf32": False, "engine": "other"})
+
+
+@pytest.mark.parametrize(
+    ("predicate", "named"),
+    [
+        ({}, []),
+        ({"engine": "torch-serving", "dtype": "bfloat16"}, []),
+        ({"chunk": 64.0, "tf32": False}, []),
+        ({"engine": "other"}, ["engine"]),
+        ({"dtype": "BFloat16"}, ["dtype"]),
+        ({"chunk": "64"}, ["chunk"]),
+        ({"tf32": 0}, ["tf32"]),
+        ({"version": "1", "colour": "red"}, ["version", "colour"]),
+        ({"flags": "x"}, ["flags"]),
+    ],
+)
+def test_mismatches_in_words(predicate: dict[str, object], named: list[str]) -> None:
+    found = matches(predicate, PRINT)
+    assert [line.split()[0] for line in found] == named
+
+
+def test_fingerprint_digest_ignores_the_order_of_flags() -> None:
+    one = Fingerprint(engine="torch", flags={"a": 1, "b": 2})
+    assert one.digest == Fingerprint(engine="torch", flags={"b": 2, "a": 1}).digest
+    assert one.digest != Fingerprint(engine="torch", flags={"a": 1, "b": 3}).digest
+    assert Fingerprint.model_validate_json(one.model_dump_json()) == one
+
+
+def test_known_engines() -> None:
+    assert {name: set(keys) for name, keys in ENGINES.items()} == {
+        "torch": {"dtype", "attn"},
+        "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights"},
+    }
+    assert BuildSpec(engine="torch").digest.startswith("sha256:")
