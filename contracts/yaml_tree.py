@@ -161,6 +161,8 @@ class _Builder:
 
     def _node(self, event: Any, path: Path, depth: int) -> Any:
         place = _place(event)
+        if isinstance(event, ScalarEvent) and not event.value and _plain(event):
+            place = self._tree.keys.get(path, place)  # the parser puts an absent value at the next token
         self._tree.values[path] = place
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_VALUES:
