@@ -12,10 +12,13 @@ from contracts.builds import ENGINES, BuildSpec, Fingerprint, InvalidBuild, matc
         (" torch : dtype = float32 ", "torch:dtype=float32"),
         ("torch:dtype=float32,attn=sdpa", "torch:attn=sdpa,dtype=float32"),
         ("torch-serving:rope_theta=1e4,chunk=064", "torch-serving:chunk=64,rope_theta=10000"),
-        ({"engine": "torch-serving", "weights": "int8-per-tensor", "batch": 8}, "torch-serving:batch=8,weights=int8-per-tensor"),
+        (
+            {"engine": "torch-serving", "weights": "int8-per-tensor", "batch": 8},
+            "torch-serving:batch=8,weights=int8-per-tensor",
+        ),
         ({"engine": "torch-serving", "rope_theta": 10000.0}, "torch-serving:rope_theta=10000"),
     ],
-)  # fmt: skip
+)
 def test_builds_have_one_written_form(written: object, canonical: str) -> None:
     build = parse_build(written)
     assert str(build) == canonical
@@ -62,14 +65,20 @@ def test_what_is_no_build(written: object, word: str, suggestion: str | None) ->
 
 
 def test_digests_follow_the_meaning() -> None:
-    assert parse_build("torch:attn=sdpa,dtype=float32").digest == parse_build("torch:dtype=float32,attn=sdpa").digest
+    assert (
+        parse_build("torch:attn=sdpa,dtype=float32").digest
+        == parse_build("torch:dtype=float32,attn=sdpa").digest
+    )
     assert parse_build("torch:dtype=float32").digest != parse_build("torch").digest
-    assert parse_build({"engine": "torch-serving", "rope_theta": 10_000}).digest == parse_build(
-        "torch-serving:rope_theta=1e4"
-    ).digest
+    assert (
+        parse_build({"engine": "torch-serving", "rope_theta": 10_000}).digest
+        == parse_build("torch-serving:rope_theta=1e4").digest
+    )
 
 
-PRINT = Fingerprint(engine="torch-serving", dtype="bfloat16", flags={"chunk": 64, "tf32": False, "engine": "other"})
+PRINT = Fingerprint(
+    engine="torch-serving", dtype="bfloat16", flags={"chunk": 64, "tf32": False, "engine": "other"}
+)
 
 
 @pytest.mark.parametrize(

@@ -47,4 +47,6 @@ def test_true_is_not_one() -> None:
 def test_a_bound_and_its_complement_partition(tokens: int, bound: int) -> None:
     draw = Attributes(prompt_tokens=tokens)
     low, high = ({"prompt_tokens": {op: bound}} for op in ("lt", "gte"))
-    assert matches(Slice.model_validate({"where": low}), draw) != matches(Slice.model_validate({"where": high}), draw)
+    assert matches(Slice.model_validate({"where": low}), draw) != matches(
+        Slice.model_validate({"where": high}), draw
+    )
