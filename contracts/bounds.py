@@ -67,8 +67,8 @@ def kl_from_l2(eps2: float, t: float = 1.0) -> float:
 
 
 def tv_from_kl(kl: float) -> float:
-    """Pinsker: TV ≤ √(KL/2), at most 1 [B2]."""
-    return min(1.0, math.sqrt(kl / 2.0))
+    """Pinsker: TV ≤ √(KL/2), at most 1; a KL that rounding made negative counts as 0 [B2]."""
+    return min(1.0, math.sqrt(max(kl, 0.0) / 2.0))
 
 
 def log_ratio_from_osc(h: float) -> float:
