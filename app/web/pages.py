@@ -11,6 +11,7 @@ from app.db import clock, pages, repositories
 from app.db.models import DeploymentRow, PromotionRow, TransitionRow
 from app.errors import NotFound
 from app.web import routing, view
+from contracts.model import Contract
 from contracts.promotion import TERMINAL, Promotion
 from contracts.routing import RoutingTable
 from contracts.verdicts import Judgement
@@ -49,7 +50,7 @@ def promotion(session: Session, promotion_id: str) -> dict[str, Any]:
         "attempt": state.attempt,
         "guarded": state.guarded,
         "known_good_healthy": state.known_good_healthy,
-        "judgements": _judgements(session, state),
+        "judgements": _judgements(session, row),
         "timeline": _timeline(repositories.transitions(session, promotion_id)),
         "bindings": view.bindings(
             state,
@@ -100,12 +101,19 @@ def _summaries(session: Session, rows: Sequence[PromotionRow]) -> list[view.Prom
     ]
 
 
-def _judgements(session: Session, state: Promotion) -> list[view.JudgementView]:
+def _judgements(session: Session, row: PromotionRow) -> list[view.JudgementView]:
+    contract = repositories.contract_by_digest(session, row.contract)
+    clauses = Contract.model_validate_json(contract.json).clauses if contract else ()
+    by_id = {clause.id: clause for clause in clauses}
     return [
         view.judgement(
-            Judgement.model_validate_json(row.json), promotion=state, step=row.step, attempt=row.attempt
+            Judgement.model_validate_json(judged.json),
+            by_id,
+            promotion=row.state,
+            step=judged.step,
+            attempt=judged.attempt,
         )
-        for row in pages.latest_judgements(session, state.id)
+        for judged in pages.latest_judgements(session, row.id)
     ]
 
 
@@ -119,12 +127,12 @@ def _timeline(rows: Sequence[TransitionRow]) -> list[view.TimelineEntry]:
 
 
 def _links(row: PromotionRow) -> list[tuple[str, str]]:
-    base = f"/api/v1/promotions/{row.id}"
+    base = f"/v1/promotions/{row.id}"
     return [
         ("Promotion", base),
         ("Verdicts", f"{base}/verdicts"),
         ("Evidence", f"{base}/evidence"),
         ("Transitions", f"{base}/transitions"),
-        ("Audit trail", f"{base}/audit"),
-        ("Routing table", f"/api/v1/deployments/{row.deployment}/routing"),
+        ("Audit trail", f"/v1/audit?subject=promotion/{row.id}"),
+        ("Routing table", f"/v1/deployments/{row.deployment}/routing"),
     ]

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from app.web import chart, words
 from app.web.words import Mark
-from contracts.model import STAGES, Level, Stage
+from contracts import report
+from contracts.model import STAGES, Clause, Level, Stage
 from contracts.promotion import TERMINAL, Promotion, Status
 from contracts.verdicts import Judgement, Outcome, Verdict
 
@@ -156,7 +157,7 @@ def canary_share(promotion: Promotion, step: int) -> str:
     planned = promotion.plans.canary.steps
     if step >= len(planned):
         return ""
-    return f"step {step + 1} of {len(planned)}, {words.number(100 * planned[step])}{words.NBSP}% of traffic"
+    return f"step {step + 1} of {len(planned)}, {words.share(planned[step])} of traffic"
 
 
 def summary(promotion: Promotion, contract: str, candidate: str) -> PromotionSummary:
@@ -176,9 +177,15 @@ def summary(promotion: Promotion, contract: str, candidate: str) -> PromotionSum
     )
 
 
-def judgement(judged: Judgement, *, promotion: Promotion, step: int, attempt: int) -> JudgementView:
-    """The verdict table of one judgement, what needs attention first."""
-    rows = sorted((_verdict(v, i) for i, v in enumerate(judged.verdicts)), key=lambda row: row.order)
+def judgement(
+    judged: Judgement, clauses: Mapping[str, Clause], *, promotion: Promotion, step: int, attempt: int
+) -> JudgementView:
+    """The verdict table of one judgement, what needs attention first; `clauses` are the contract's by id."""
+    lines = zip(judged.verdicts, report.rows(judged), strict=True)
+    rows = sorted(
+        (_verdict(verdict, row, clauses.get(verdict.clause), i) for i, (verdict, row) in enumerate(lines)),
+        key=lambda row: row.order,
+    )
     share = canary_share(promotion, step) if judged.stage is Stage.CANARY else ""
     title = words.STAGE_TITLES[judged.stage] + (f" · {share}" if share else "")
     return JudgementView(
@@ -188,7 +195,7 @@ def judgement(judged: Judgement, *, promotion: Promotion, step: int, attempt: in
         mark=words.CONVERGENCE[judged.converged],
         prompts=judged.prompts,
         tally=_tally(judged.verdicts),
-        reason=judged.reason,
+        reason=report.headline(judged),
         evidence_digest=judged.evidence_digest,
         judge_version=judged.judge_version,
         rows=tuple(rows),
@@ -205,23 +212,23 @@ def _tally(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(parts) or "no verdicts"
 
 
-def _verdict(verdict: Verdict, index: int) -> VerdictRow:
+def _verdict(verdict: Verdict, row: report.Row, clause: Clause | None, index: int) -> VerdictRow:
     return VerdictRow(
         clause=verdict.clause,
         level=verdict.level.value,
-        promise=words.promise(verdict),
-        meaning=words.meaning(verdict),
+        promise=words.promise(clause) if clause else row.metric,
+        meaning=words.meaning(verdict.metric),
         slice=verdict.slice,
-        phase=verdict.phase.value if verdict.phase else "—",
+        phase=row.phase,
         mark=words.OUTCOMES[verdict.verdict],
-        observed=words.quantity(verdict.observed, verdict),
-        limit=words.limit(verdict),
-        interval=words.interval(verdict),
-        n=f"{verdict.n:,}".replace(",", "\u202f"),
+        observed=row.observed,
+        limit=row.limit,
+        interval=row.interval,
+        n=f"{verdict.n:,}",
         needed=verdict.needed,
         reason=verdict.reason,
         method=verdict.method,
-        alpha=words.number(verdict.alpha),
+        alpha=f"{verdict.alpha:g}",
         chart=chart.draw(verdict),
         order=(_ORDER[verdict.verdict], index - 1000 * _rank(verdict.level)),
     )

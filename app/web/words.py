@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from contracts import report
 from contracts.metrics import METRICS
-from contracts.model import ClauseKind, Comparator, Stage
+from contracts.model import Clause, ClauseKind, Comparator, Stage
 from contracts.promotion import Status
-from contracts.verdicts import Outcome, Verdict
-
-NBSP = "\u00a0"  # between a number and its unit
+from contracts.verdicts import Outcome
 
 STAGE_TITLES = {
     Stage.OFFLINE_CI: "Offline CI",
@@ -73,74 +71,30 @@ EVENTS = {
 }
 
 
-def number(value: float | None) -> str:
-    """Four significant digits; a dash for nothing, and NaN and ∞ by name."""
-    if value is None:
-        return "—"
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value and not 1e-4 <= abs(value) < 1e7:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}".replace("-", "−")
-    return f"{value:.4g}".replace("-", "−") if abs(value) < 1e4 else f"{value:.0f}".replace("-", "−")
-
-
 def share(value: float) -> str:
     """A share in [0, 1], in per cent."""
-    return f"{number(100 * value)}{NBSP}%"
+    return report.number(value, "%")
 
 
-def quantity(value: float | None, verdict: Verdict) -> str:
-    """A value of the judged quantity with its unit: a share in per cent for a soft clause."""
-    if value is None or not math.isfinite(value):
-        return number(value)
-    if verdict.kind is ClauseKind.SOFT:
-        return share(value)
-    return f"{number(value)}{NBSP}{verdict.unit}".rstrip()
+def promise(clause: Clause) -> str:
+    """What a clause promises on each of its slices, in one line."""
+    metric = METRICS.get(clause.metric)
+    unit = "" if metric is None or clause.relative_to else metric.unit
+    value = report.number(clause.limit.value, unit)
+    if clause.relative_to is not None:
+        value += f"× the {clause.relative_to}’s"
+    limit = f"{COMPARATORS[clause.limit.comparator]} {value}"
+    name = clause.metric if clause.statistic is None else f"{clause.statistic} {clause.metric}"
+    if clause.aggregate is not None:
+        name = f"{clause.aggregate} {name}"
+    if clause.kind is ClauseKind.SOFT and clause.exceedance is not None:
+        limit += f" for all but {share(clause.exceedance)} of {clause.per}s"
+    return f"{name} {limit}"
 
 
-def limit(verdict: Verdict) -> str:
-    """The limit with its comparator: `≤ 1 %`, `≥ 0.8`, `within ± 0.03`."""
-    comparator = COMPARATORS[Comparator.LTE if verdict.kind is ClauseKind.SOFT else verdict.comparator]
-    return f"{comparator} {quantity(verdict.limit, verdict)}"
-
-
-def interval(verdict: Verdict) -> str:
-    """The confidence interval in words, `0 – 0.61 %`; open ends are infinite."""
-    low, high = verdict.interval.low, verdict.interval.high
-    if low is None and high is None:
-        return "—"
-    if low is None:
-        return f"up to {quantity(high, verdict)}"
-    if high is None:
-        return f"from {quantity(low, verdict)}"
-    if verdict.kind is ClauseKind.SOFT:
-        return f"{number(100 * low)} – {number(100 * high)}{NBSP}%"
-    return f"{number(low)} – {number(high)}{NBSP}{verdict.unit}".rstrip()
-
-
-def promise(verdict: Verdict) -> str:
-    """What the clause promises on this slice, in one line."""
-    name = metric_name(verdict)
-    if verdict.kind is ClauseKind.SOFT:
-        threshold = (
-            f"{COMPARATORS[verdict.comparator]} {number(verdict.threshold)}{NBSP}{verdict.unit}".rstrip()
-        )
-        return f"{name} {threshold}, all but {number(100 * verdict.limit)}{NBSP}%"
-    return f"{name} {limit(verdict)}"
-
-
-def metric_name(verdict: Verdict) -> str:
-    """The metric with the statistic taken of it, `mean kl`."""
-    known = {"mean", "p50", "p90", "p95", "p99"}
-    return f"{verdict.statistic} {verdict.metric}" if verdict.statistic in known else verdict.metric
-
-
-def meaning(verdict: Verdict) -> str:
-    """The registry's explanation of the metric, with its symbol."""
-    metric = METRICS.get(verdict.metric)
+def meaning(metric_id: str) -> str:
+    """The registry's explanation of a metric, with its symbol."""
+    metric = METRICS.get(metric_id)
     return f"{metric.symbol}: {metric.summary}" if metric else ""
 
 

@@ -80,7 +80,7 @@ def test_a_violation_comes_first_and_is_told_by_word_icon_and_reason(registered:
     assert "31.8%" in bodies[0]
     assert "abs_log_ratio ≤ 0.18 nats for all but 1% of decisions" in bodies[0]
     assert "21 of 300 needed" in bodies[1].replace("21of", "21 of")
-    assert [found["class"] for found in html.attributes("tbody")][0] == "tone-bad attention"
+    assert html.attributes("tbody")[0]["class"] == "tone-bad attention"
     assert html.all("summary")[0].startswith(
         "Canary · step 2 of 3, 5% of traffic Violated 1 violated, 1 inconclusive, 1 hold"
     )
