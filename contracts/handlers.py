@@ -253,9 +253,10 @@ def judged_frozen(promotion: Promotion, event: Judged, now: datetime) -> Outcome
         return judged_measuring(changed(promotion, status=Status.MEASURING, frozen_by=None), event, now)
     if event.converged is False:
         return _violated(promotion, event)
-    if promotion.frozen_by is FrozenBy.TIMER and event.converged is None:
-        after = changed(promotion, undecided=event.evidence_digest)
-        return Outcome(after, f"undecided after the deadline: {event.reason}", "promotion.undecided")
+    if promotion.frozen_by is FrozenBy.TIMER:
+        after = changed(promotion, undecided=None if event.converged else event.evidence_digest)
+        late = "converged after the deadline" if event.converged else "undecided after the deadline"
+        return Outcome(after, f"{late}, retry to measure afresh: {event.reason}", "promotion.undecided")
     return Outcome(promotion, f"frozen by {promotion.frozen_by}: a judgement alone does not lead on")
 
 

@@ -8,13 +8,17 @@ from typing import Any
 from contracts.lifecycle import start, step
 from contracts.model import Action, Canary, Full, Level, OfflineCi, Shadow, Stage, StagePlans
 from contracts.promotion import (
+    Abort,
     Approve,
     Bound,
+    Freeze,
     Judged,
     MeasurementFailed,
     Notify,
     Promotion,
     Status,
+    Supersede,
+    Tick,
     Transition,
 )
 
@@ -39,7 +43,6 @@ ESCALATION: dict[Level, tuple[Action, ...]] = {
     Level.L3: (Action.LOG, Action.FALLBACK, Action.FREEZE, Action.PAGE),
 }
 PATH = ((Stage.OFFLINE_CI, 0), (Stage.SHADOW, 0), (Stage.CANARY, 0), (Stage.CANARY, 1), (Stage.FULL, 0))
-LEVELS = tuple(Level)
 
 
 def begin(
@@ -63,7 +66,7 @@ def judged(promotion: Promotion, converged: bool | None, **fields: Any) -> Judge
 
 def failed(promotion: Promotion, outcome: Any, **fields: Any) -> MeasurementFailed:
     present = {"stage": promotion.stage, "step": promotion.step, "attempt": promotion.attempt}
-    return MeasurementFailed(outcome=outcome, reason="as measured", **{**present, **fields})
+    return MeasurementFailed(outcome=outcome, **{"reason": "as measured", **present, **fields})
 
 
 def after(promotion: Promotion, seconds: float) -> datetime:
@@ -109,8 +112,6 @@ def told(transition: Transition) -> str:
 
 def examples(status: Status) -> Promotion:
     """One promotion in each status."""
-    from contracts.promotion import Abort, Freeze, Supersede, Tick
-
     canary = at(Stage.CANARY)
     match status:
         case Status.MEASURING:
