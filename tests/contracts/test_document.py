@@ -284,7 +284,7 @@ SAME = [
     ("stages:\n", "certainty: {alpha: 0.05}\nstages:\n"),
     (
         "stages:\n",
-        "escalation:\n  L1: [log]\n  L2: [freeze, guard, log]\n  L3: [page, freeze, fallback, log]\nstages:\n",
+        "escalation: {L1: [log], L2: [freeze, guard, log], L3: [page, freeze, fallback, log]}\nstages:\n",
     ),
 ]
 OTHER = [
