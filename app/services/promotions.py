@@ -80,7 +80,7 @@ def start(
     try:
         repositories.add(session, row)
     except IntegrityError:
-        raise Contention(f"another promotion of {deployment.name} was started at this moment") from None
+        raise Contention(f"another promotion of {order.deployment} was started at this moment") from None
     _record(session, row, transition, actor)
     return row
 
@@ -103,7 +103,7 @@ def apply(session: Session, promotion_id: str, event: Event, *, actor: str | Non
             transition = lifecycle.step(row.state, event, at)
         except lifecycle.IllegalTransition as error:
             raise IllegalEvent(
-                str(error), promotion=promotion_id, status=row.status, allowed=list(error.allowed)
+                str(error), promotion=promotion_id, promotion_status=row.status, allowed=list(error.allowed)
             ) from None
         if not transition.effects:
             return transition
