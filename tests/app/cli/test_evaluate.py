@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import evaluate
+from app.cli.errors import CliError
+
+CONTRACT = Path(__file__).parents[3] / "contracts" / "examples" / "coder-demo.yaml"
+
+
+class Process:
+    """Stands in for the measurement's process."""
+
+    started: list[list[str]]
+    status: int = 0
+
+    def __init__(self, arguments: list[str]) -> None:
+        Process.started.append(arguments)
+
+    def wait(self) -> int:
+        return Process.status
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    Process.started, Process.status = [], 0
+    monkeypatch.setattr(evaluate.subprocess, "Popen", Process)
+    (tmp_path / "suite.jsonl").write_text("{}")
+    return {
+        "contract": CONTRACT,
+        "checkpoint": tmp_path,
+        "train": "torch:dtype=float32",
+        "inference": "torch-serving:dtype=bfloat16",
+        "suite": tmp_path / "suite.jsonl",
+        "out": None,
+        "as_json": False,
+    }
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (-9, 4)])
+def test_the_exit_status_is_the_measurements(given: dict[str, Any], status: int, told: int) -> None:
+    Process.status = status
+    assert evaluate.run(**given) == told
+
+
+def test_arguments_go_through(given: dict[str, Any], tmp_path: Path) -> None:
+    evaluate.run(**{**given, "out": tmp_path / "report", "as_json": True})
+    assert Process.started == [
+        [
+            sys.executable, "-m", "workers.evaluate", "--contract", str(CONTRACT), "--checkpoint",
+            str(tmp_path),
+            "--train", "torch:dtype=float32", "--inference", "torch-serving:dtype=bfloat16",
+            "--suite", str(tmp_path / "suite.jsonl"), "--out", str(tmp_path / "report"), "--json",
+        ]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"contract": Path("nowhere.yaml")}, "nowhere.yaml: No such file"),
+        ({"checkpoint": Path("nowhere")}, "nowhere: no such checkpoint directory"),
+        ({"suite": Path("nowhere.jsonl")}, "nowhere.jsonl: no such suite"),
+        ({"train": "torhc"}, "did you mean 'torch'"),
+        ({"inference": "torch-serving:dtype=float31"}, "did you mean 'float32'"),
+    ],
+)
+def test_bad_usage_starts_nothing(given: dict[str, Any], wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(CliError, match=message) as caught:
+        evaluate.run(**{**given, **wrong})
+    assert caught.value.code == 2
+    assert Process.started == []
+
+
+def test_a_broken_contract_is_told_with_every_place(given: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(CONTRACT.read_text().replace("metric: tv", "metric: tvv"))
+    with pytest.raises(CliError, match=r"the contract has errors\n.*c.yaml:\d+:\d+: error: .*tvv") as caught:
+        evaluate.run(**{**given, "contract": file})
+    assert caught.value.code == 2
