@@ -1,0 +1,181 @@
+"""Merging laws and the serialised form."""
+
+import json
+import math
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from contracts.calibration import Calibrated, CalibrationSums
+from contracts.evidence import (
+    Cell,
+    Count,
+    Draws,
+    Evidence,
+    EvidenceMismatch,
+    Extreme,
+    Gauge,
+    Moments,
+    Position,
+    Provenance,
+    RecordsRef,
+    Sketch,
+    Unmeasurable,
+)
+from contracts.model import Phase
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+positive = st.floats(0, 1e9)
+positions = st.builds(
+    Position, draw=st.sampled_from("abcd"), index=st.integers(0, 9), phase=st.just(Phase.DECODE)
+)
+share = st.integers(1, 9).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+def calibration(seed):
+    rng = random.Random(seed)
+    conf = [rng.random() for _ in range(4)]
+    hits = [float(rng.random() < 0.5) for _ in range(4)]
+    return CalibrationSums.of(Calibrated(conf, hits, conf[::-1], hits), 3).frozen()
+
+
+accumulators = {
+    "unmeasurable": st.lists(positions, max_size=30).map(
+        lambda ps: Unmeasurable(count=len(ps)).merge(Unmeasurable(first=tuple(ps)))
+    ),
+    "draws": st.lists(share, max_size=8).map(Draws.of),
+    "moments": st.lists(finite, max_size=8).map(Moments.of),
+    "extreme": st.builds(Extreme, low=finite, low_at=positions, high=finite, high_at=positions),
+    "calibration": st.integers(0, 99).map(calibration),
+    "candidate": st.lists(positive, max_size=8).map(Sketch.of),
+    "count": st.builds(Count, events=st.integers(0, 9), trials=st.integers(9, 20)),
+    "gauge": st.builds(Gauge, low=finite, high=finite),
+}
+
+
+@st.composite
+def shards(draw, size=3):
+    provenance = Provenance(
+        contract="c", checkpoint="k", train_build="t", inference_build="i", suite="s", stage="shadow"
+    )
+    out = []
+    for name in "xyz"[:size]:
+        cells = [
+            Cell(clause=clause, slice="all", phase=Phase.DECODE, **{field: draw(accumulators[field])})
+            for clause, field in zip("ABCDEFGH", accumulators, strict=True)
+            if draw(st.booleans())
+        ]
+        out.append(
+            Evidence(
+                provenance=provenance,
+                shards=(name,),
+                prompts=draw(st.integers(0, 9)),
+                cells=tuple(sorted(cells, key=lambda c: c.key)),
+                records=(RecordsRef(uri=f"r/{name}", digest="d", rows=1),),
+            )
+        )
+    return out
+
+
+@given(shards())
+def test_merging_is_associative_and_commutative_to_the_byte(pieces):
+    a, b, c = pieces
+    left = a.merge(b).merge(c)
+    assert left.canonical() == a.merge(b.merge(c)).canonical() == c.merge(a).merge(b).canonical()
+    assert left.digest == b.merge(c).merge(a).digest
+    assert left.prompts == a.prompts + b.prompts + c.prompts
+
+
+@given(shards(size=1))
+def test_the_serialised_form_reads_back_as_itself(pieces):
+    again = Evidence.model_validate_json(pieces[0].canonical())
+    assert again == pieces[0]
+    assert again.digest == pieces[0].digest
+
+
+@given(shards(size=2))
+def test_a_shard_is_never_counted_twice(pieces):
+    merged = pieces[0].merge(pieces[1])
+    with pytest.raises(EvidenceMismatch, match="counted twice: x"):
+        merged.merge(pieces[0])
+
+
+@given(shards(size=2))
+def test_other_experiments_do_not_mix(pieces):
+    other = pieces[1].model_copy(
+        update={"provenance": pieces[1].provenance.model_copy(update={"attempt": "2"})}
+    )
+    with pytest.raises(EvidenceMismatch, match="provenance"):
+        pieces[0].merge(other)
+
+
+def test_infinite_extremes_are_valid_json():
+    at = Position(draw="a", index=0)
+    provenance = Provenance(
+        contract="c", checkpoint="k", train_build="t", inference_build="i", suite="s", stage="full"
+    )
+    cell = Cell(clause="A", slice="all", extreme=Extreme(low=-math.inf, low_at=at, high=math.inf, high_at=at))
+    evidence = Evidence(provenance=provenance, shards=("x",), prompts=1, cells=(cell,))
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    json.loads(evidence.canonical(), parse_constant=refuse)
+    assert Evidence.model_validate_json(evidence.canonical()) == evidence
+
+
+def test_nan_is_no_reading():
+    at = Position(draw="a", index=0)
+    for make in (
+        lambda: Gauge(low=math.nan, high=1.0),
+        lambda: Extreme(low=0.0, low_at=at, high=math.nan, high_at=at),
+        lambda: Moments.of([math.nan]),
+        lambda: Moments.of([math.inf]),
+        lambda: Sketch.of([math.nan]),
+        lambda: Sketch.of([-1.0]),
+        lambda: Draws.of_means([math.nan]),
+        lambda: Draws.of_means([1.5]),
+        lambda: Draws.of([(2, 1)]),
+        lambda: Draws.of([(0, 0)]),
+    ):
+        with pytest.raises((ValueError, ValidationError, OverflowError)):
+            make()
+
+
+@given(st.lists(finite, min_size=2, max_size=20))
+def test_moments_are_exact(values):
+    moments = Moments.of(values)
+    exact = [Fraction(v) for v in values]
+    mean = sum(exact) / len(exact)
+    assert moments.mean == float(mean)
+    assert moments.variance == float(sum((v - mean) ** 2 for v in exact) / (len(exact) - 1))
+    assert Moments.of(values[:1]).variance == 0.0
+
+
+@given(st.lists(positive, min_size=1, max_size=30))
+def test_sketch_buckets_hold_their_values(values):
+    for value in values:
+        ((bucket, count),) = Sketch.of([value]).buckets
+        low, high = Sketch.edges(bucket)
+        assert count == 1
+        assert low * (1 - 1e-12) <= value <= high * (1 + 1e-12)
+
+
+def test_positions_kept_are_the_smallest_of_all():
+    many = [Position(draw="d", index=i) for i in range(40)]
+    halves = [
+        Unmeasurable(count=20).merge(Unmeasurable(first=tuple(part))) for part in (many[20:], many[:20])
+    ]
+    merged = halves[0].merge(halves[1])
+    assert merged.count == 40
+    assert [p.index for p in merged.first] == list(range(16))
+
+
+def test_shares_are_means_of_prompts_not_of_tokens():
+    draws = Draws.of([(1, 2), (0, 100)])
+    assert draws.mean == 0.25
+    assert (draws.n, draws.decisions, draws.exceeding) == (2, 102, 1)
