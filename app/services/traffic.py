@@ -53,32 +53,33 @@ class Served:
     attempt: int | None = None
 
 
-def record(session: Session, served: Served) -> TrafficRow:
-    """Store one answer, timed by the database's clock."""
+def record(session: Session, served: Served) -> None:
+    """Store one answer, timed by the database's clock; written when the session is flushed."""
     attributes = served.attributes
-    row = TrafficRow(
-        request_id=served.request_id,
-        deployment=served.deployment,
-        promotion=served.promotion,
-        stage=served.stage.value if served.stage else None,
-        step=served.step,
-        attempt=served.attempt,
-        at=now(session),
-        prompt_ids=list(served.prompt_ids),
-        output_ids=list(served.output_ids),
-        attributes={
-            "prompt_tokens": attributes.prompt_tokens,
-            "language": attributes.language,
-            "tags": sorted(attributes.tags),
-        },
-        served_by=served.served_by,
-        role=served.role,
-        latency_s=served.latency_s,
-        ttft_s=served.ttft_s,
-        ok=served.ok,
-        dual=served.dual,
+    session.add(
+        TrafficRow(
+            request_id=served.request_id,
+            deployment=served.deployment,
+            promotion=served.promotion,
+            stage=served.stage.value if served.stage else None,
+            step=served.step,
+            attempt=served.attempt,
+            at=now(session),
+            prompt_ids=list(served.prompt_ids),
+            output_ids=list(served.output_ids),
+            attributes={
+                "prompt_tokens": attributes.prompt_tokens,
+                "language": attributes.language,
+                "tags": sorted(attributes.tags),
+            },
+            served_by=served.served_by,
+            role=served.role,
+            latency_s=served.latency_s,
+            ttft_s=served.ttft_s,
+            ok=served.ok,
+            dual=served.dual,
+        )
     )
-    return repositories.add(session, row)
 
 
 def attributes(row: TrafficRow) -> Attributes:

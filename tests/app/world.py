@@ -50,7 +50,7 @@ fallback: {{build: {STEADY}}}
 stages:
   offline_ci: {{min_prompts: {PROMPTS}, deadline: 1h}}
   shadow: {{min_prompts: {PROMPTS}, deadline: 6h}}
-  canary: {{steps: [0.25, 0.5], min_prompts: {PROMPTS}, deadline: 12h}}
+  canary: {{steps: [0.5, 0.75], min_prompts: {PROMPTS}, deadline: 12h}}
   full: {{min_prompts: {PROMPTS}, approval: required, approval_ttl: 24h, audit_rate: 1.0}}
 """
 ATTRIBUTES = Attributes(prompt_tokens=8, language="python")
@@ -89,7 +89,9 @@ def write_checkpoint(root: Path) -> Path:
 
 
 def write_suite(path: Path, prompts: int = PROMPTS) -> Path:
-    lines = [json.dumps({"id": f"p{i}", "prompt": f"def f{i}():", "language": "python"}) for i in range(prompts)]
+    lines = [
+        json.dumps({"id": f"p{i}", "prompt": f"def f{i}():", "language": "python"}) for i in range(prompts)
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -118,7 +120,12 @@ class World:
 
     def start(self, inference: str = CANDIDATE, **options: object) -> str:
         order = Order(
-            deployment=TARGET, contract="tiny@1.0.0", checkpoint="model", train=TRAIN, inference=inference, suite="suite"
+            deployment=TARGET,
+            contract="tiny@1.0.0",
+            checkpoint="model",
+            train=TRAIN,
+            inference=inference,
+            suite="suite",
         )
         with self.database.unit_of_work() as session:
             return promotions.start(session, order, **options).id
@@ -191,7 +198,7 @@ class World:
     def tick(self) -> int:
         return scheduler.tick(self.database)
 
-    def live(self, drift: float = GOOD, requests: int = 400, **options):
+    def live(self, drift: float = GOOD, requests: int = 160, **options):
         """Traffic, a tick that takes it up, and its evaluation."""
         self.serve(requests)
         self.tick()
