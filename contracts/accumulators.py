@@ -40,10 +40,10 @@ def _fraction(value: Any) -> Fraction:
 def _not_nan(value: float) -> float:
     if math.isnan(value):
         raise ValueError("NaN is no reading: count it as unmeasurable")
-    return value
+    return value + 0.0  # -0.0 becomes 0.0
 
 
-# NaN is refused because it would make merging depend on the order.
+# NaN and -0.0 would make merging depend on the order.
 Reading = Annotated[float, AfterValidator(_not_nan)]
 Exact = Annotated[Fraction, PlainValidator(_fraction), PlainSerializer(str, return_type=str)]
 
@@ -174,7 +174,10 @@ class Draws(Value):
     @property
     def mean(self) -> float:
         """Mean of the per-prompt shares, rounded once. Raises ZeroDivisionError when empty."""
-        return float(sum((Fraction(k, n) * c for k, n, c in self.shares), Fraction(0)) / self.n)
+        exceeding: Counter[int] = Counter()  # by denominator: integers are quicker to add
+        for k, n, c in self.shares:
+            exceeding[n] += k * c
+        return float(sum((Fraction(k, n) for n, k in exceeding.items()), Fraction(0)) / self.n)
 
 
 class Bin(Value):

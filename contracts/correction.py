@@ -1,7 +1,8 @@
 """Multiplicity of alarms [S4]: which of several cells may be called VIOLATED.
 
 Any one VIOLATED stops a promotion, so this side is corrected across clauses × slices ×
-phases. The HOLDS side is an intersection-union test and needs no correction.
+phases. The HOLDS side is an intersection-union test and needs no correction. P-values reject
+strictly below alpha, as an interval does whose lower end lies strictly above the limit [S2].
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
     m = len(p_values)
     rejected = [False] * m
     for rank, i in enumerate(sorted(range(m), key=lambda i: (p_values[i], i))):
-        if p_values[i] > alpha / (m - rank):
+        if not p_values[i] < alpha / (m - rank):
             break
         rejected[i] = True
     return rejected
 
 
 def bonferroni(p_values: Sequence[float], alpha: float) -> list[bool]:
-    """Rejections with the family-wise error rate at most alpha: p <= alpha/m."""
-    return [p <= alpha / len(p_values) for p in p_values]
+    """Rejections with the family-wise error rate at most alpha: p < alpha/m."""
+    return [p < alpha / len(p_values) for p in p_values]
 
 
 def e_bh(log_e_values: Sequence[float], alpha: float) -> list[bool]:

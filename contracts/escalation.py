@@ -27,4 +27,4 @@ def actions(contract: Contract, judgement: Judgement) -> tuple[Action, ...]:
 
 def violated_slices(judgement: Judgement, level: Level | None = None) -> tuple[str, ...]:
     """Names of the slices with a violation, of `level` only where given, sorted."""
-    return tuple(sorted({v.slice for v in violations(judgement) if level is None or v.level is level}))
+    return tuple(sorted({v.slice for v in violations(judgement) if level is None or v.level == level}))

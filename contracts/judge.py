@@ -114,7 +114,7 @@ def _alarms(cases: list[_Case], certainty: Certainty) -> list[bool]:
     elif certainty.alarm_correction == "e-bh":
         found = e_bh([cases[i].finding.log_e for i in uncertain], certainty.alpha)
     else:
-        found = [p <= certainty.alpha for p in p_values]
+        found = [p < certainty.alpha for p in p_values]
     for i, alarm in zip(uncertain, found, strict=True):
         rejected[i] = alarm
     return rejected
@@ -170,7 +170,7 @@ def _outcome(
         return Outcome.HOLDS, sentence, None
     if finding.holds:
         return Outcome.INCONCLUSIVE, f"{sentence}; the stage asks for at least {least:,} prompts", least
-    if finding.p_value <= certainty.alpha:
+    if finding.p_value < certainty.alpha:
         return (
             Outcome.INCONCLUSIVE,
             f"{sentence}; beyond its limit on its own (p = {finding.p_value:.2g}), but no alarm once "

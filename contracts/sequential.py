@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import Counter
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -58,13 +58,13 @@ def _grouped(draws: Draws) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Distinct shares and how many prompts have each, both float64 [m]."""
     import numpy as np
 
-    counts: dict[Fraction, int] = {}
+    counts: Counter[tuple[int, int]] = Counter()
     for exceeding, decisions, prompts in draws.shares:
-        share = Fraction(exceeding, decisions)
-        counts[share] = counts.get(share, 0) + prompts
-    ordered = sorted(counts)
+        common = math.gcd(exceeding, decisions)
+        counts[exceeding // common, decisions // common] += prompts
+    ordered = sorted(counts, key=lambda share: (share[0] / share[1], share))
     return (
-        np.array([float(share) for share in ordered], dtype=np.float64),
+        np.array([k / n for k, n in ordered], dtype=np.float64),
         np.array([counts[share] for share in ordered], dtype=np.float64),
     )
 
