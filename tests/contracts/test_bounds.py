@@ -22,7 +22,11 @@ def pairs(draw):
     train = draw(logits)
     step = draw(st.sampled_from([1e-6, 1e-2, 1.0, 10.0]))
     diff = draw(st.lists(st.floats(-1, 1), min_size=len(train), max_size=len(train)))
-    return train, [z + step * d for z, d in zip(train, diff, strict=True)], draw(st.sampled_from([0.3, 1.0, 2.5]))
+    return (
+        train,
+        [z + step * d for z, d in zip(train, diff, strict=True)],
+        draw(st.sampled_from([0.3, 1.0, 2.5])),
+    )
 
 
 def softmax(z, t):

@@ -54,8 +54,12 @@ def exact_below(k, n, rho):
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 400), (3, 400), (50, 400), (400, 400)])
 def test_binary_draws_give_the_likelihood_ratio_mixture(rho, k, n):
     betting = Betting(binary(k, n))
-    assert betting.log_e_above(rho) == pytest.approx(float(mp.log(exact_above(k, n, rho))), rel=1e-9, abs=1e-9)
-    assert betting.log_e_below(rho) == pytest.approx(float(mp.log(exact_below(k, n, rho))), rel=1e-9, abs=1e-9)
+    assert betting.log_e_above(rho) == pytest.approx(
+        float(mp.log(exact_above(k, n, rho))), rel=1e-9, abs=1e-9
+    )
+    assert betting.log_e_below(rho) == pytest.approx(
+        float(mp.log(exact_below(k, n, rho))), rel=1e-9, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(("k", "n", "rho"), [(9, 100, 0.05), (30, 900, 0.01), (300, 1000, 0.2)])
@@ -78,11 +82,16 @@ def test_shares_multiply_bets(pairs, rho):
     for t in T:
         bet = (r ** (-t * t) - 1) / (1 - r)
         exact += t / total * mp.fprod(1 + bet * (mp.mpf(k) / n - r) for k, n in pairs)
-    assert Betting(Draws.of(pairs)).log_e_above(rho) == pytest.approx(float(mp.log(exact)), rel=1e-8, abs=1e-8)
+    assert Betting(Draws.of(pairs)).log_e_above(rho) == pytest.approx(
+        float(mp.log(exact)), rel=1e-8, abs=1e-8
+    )
 
 
 @pytest.mark.parametrize("rho", [0.02, 0.3])
-@pytest.mark.parametrize("values", [[(1, Fraction(0)), (1, Fraction(1))], [(2, Fraction(0)), (1, Fraction(1, 3)), (1, Fraction(1))]])
+@pytest.mark.parametrize(
+    "values",
+    [[(1, Fraction(0)), (1, Fraction(1))], [(2, Fraction(0)), (1, Fraction(1, 3)), (1, Fraction(1))]],
+)
 def test_expectation_under_the_null_is_at_most_one(rho, values):
     """By enumeration: a distribution on `values` tilted to have mean exactly rho."""
     top = sum(w * v for w, v in values) / sum(w for w, _ in values)
@@ -177,7 +186,11 @@ def test_false_alarms_and_false_passes_with_a_peek_after_every_prompt(scatter):
     for _ in range(runs):
         pairs, alarm, passed = [], False, False
         for n in range(1, horizon + 1):
-            rate = rho if scatter == 0 else rng.betavariate(rho * (1 / scatter - 1), (1 - rho) * (1 / scatter - 1))
+            rate = (
+                rho
+                if scatter == 0
+                else rng.betavariate(rho * (1 / scatter - 1), (1 - rho) * (1 / scatter - 1))
+            )
             pairs.append((sum(rng.random() < rate for _ in range(tokens)), tokens))
             if n % 5 == 0:
                 betting = Betting(Draws.of(pairs))
