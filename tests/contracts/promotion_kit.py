@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contracts.lifecycle import start, step
-from contracts.model import Action, Canary, Full, Level, OfflineCi, Shadow, Stage, StagePlans
+from contracts.model import Action, Canary, Contract, Full, Level, OfflineCi, Shadow, Stage, StagePlans
 from contracts.promotion import (
     Abort,
     Approve,
@@ -42,6 +42,16 @@ ESCALATION: dict[Level, tuple[Action, ...]] = {
     Level.L2: (Action.LOG, Action.GUARD, Action.FREEZE),
     Level.L3: (Action.LOG, Action.FALLBACK, Action.FREEZE, Action.PAGE),
 }
+SLICES = ("all", "long", "python")
+CONTRACT = Contract.model_validate(
+    {
+        "apiVersion": "kernel-contracts/v1", "kind": "KernelContract",
+        "metadata": {"name": "c", "version": "1.0.0"}, "pair": {"train": {}, "inference": {}},
+        "slices": {name: {} for name in SLICES}, "guard": {"build": "safe"},
+        "clauses": [{"id": "N", "family": "numerical", "metric": "tv", "limit": {"lte": 1}, "kind": "hard",
+                     "level": "L2"}],
+    }
+)  # fmt: skip
 PATH = ((Stage.OFFLINE_CI, 0), (Stage.SHADOW, 0), (Stage.CANARY, 0), (Stage.CANARY, 1), (Stage.FULL, 0))
 
 

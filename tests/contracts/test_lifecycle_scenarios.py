@@ -70,7 +70,9 @@ def test_scenario_02_data_that_comes_back_is_judged_by_itself(
     verdict: bool | None, level: Level | None, status: Status, stage: Stage
 ) -> None:
     shadow = at(Stage.SHADOW)
-    frozen = step(shadow, failed(shadow, "NO_DATA"), after(shadow, 60)).after
+    freezing = step(shadow, failed(shadow, "NO_DATA"), after(shadow, 60))
+    assert kinds(freezing) == ["notify"]  # mirroring and measuring go on, or nothing could come back
+    frozen = freezing.after
     assert observed(frozen)
     assert not step(frozen, Tick(), after(shadow, 700)).changed  # never passed meanwhile
     back = step(frozen, judged(frozen, verdict, level=level), after(shadow, 700)).after
