@@ -16,9 +16,8 @@ from contracts import intervals, phrases, sequential
 from contracts.accumulators import Draws, Moments
 from contracts.correction import log_e_from_p
 from contracts.metrics import METRICS, Shape
-from contracts.model import Clause, ClauseKind, Comparator, Contract, Limit, Stage, Statistic
+from contracts.model import Clause, ClauseKind, Comparator, Contract, Limit, Stage
 
-DEFAULT_QUANTILE = Statistic.P50  # of a runtime clause that names no statistic
 Bound = Callable[[float], tuple[float, float]]
 
 
@@ -106,9 +105,7 @@ def blank_finding(clause: Clause) -> Finding:
             Comparator.LTE, clause.exceedance or 0.0, "exceedance", metric.unit, clause.limit.value
         )
     statistic = {Shape.DECISION: "worst", Shape.PAIRED: "value", Shape.COUNT: "share", Shape.GAUGE: "worst"}
-    named = (
-        clause.statistic.value if clause.statistic else statistic.get(metric.shape, DEFAULT_QUANTILE.value)
-    )
+    named = clause.statistic.value if clause.statistic else statistic.get(metric.shape, "none")
     unit = "" if clause.relative_to else metric.unit
     noun = {Shape.RUNTIME: "request", Shape.COUNT: "request", Shape.GAUGE: "reading"}
     return Finding(

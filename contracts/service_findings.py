@@ -10,7 +10,6 @@ from contracts import intervals, phrases, sequential
 from contracts.accumulators import Sketch
 from contracts.evidence import Cell
 from contracts.finding import (
-    DEFAULT_QUANTILE,
     Bound,
     Finding,
     Setting,
@@ -33,13 +32,13 @@ WINDOW_COUNTS = frozenset({"dual_evaluation_coverage", "logprob_capture_rate"})
 def runtime_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -> Finding:
     """A quantile or mean over requests, or its ratio to the concurrent baseline's.
 
-    Of a ratio each side is bounded at alpha/2.
+    Of a ratio each side is bounded at alpha/2. Without a statistic there is nothing to judge.
     """
     candidate, baseline = cell.candidate or Sketch(), cell.baseline
     relative = clause.relative_to is not None
-    if not candidate.n or (relative and not (baseline and baseline.n)):
+    if clause.statistic is None or not candidate.n or (relative and not (baseline and baseline.n)):
         return blank
-    q = QUANTILES.get(clause.statistic or DEFAULT_QUANTILE)
+    q = QUANTILES.get(clause.statistic)
     estimate, one_bound, method = _quantile(q, setting) if q is not None else _mean_of_sketch(setting)
     observed = estimate(candidate)
     sketches = [candidate]

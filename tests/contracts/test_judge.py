@@ -205,6 +205,13 @@ def test_ratios_to_a_concurrent_baseline(stage):
     assert verdict(1.0).unit == ""
 
 
+def test_a_runtime_clause_without_a_statistic_is_no_data():
+    document = contract(service("latency", {"lte": 9.0}))
+    c = collector(document)
+    c.add_request(PLAIN, role="candidate", ok=True, latency_s=1.0)
+    assert only(judge(document, c.evidence(), contract_digest="sha256:c")).verdict is NO_DATA
+
+
 def test_no_baseline_is_no_data():
     document = contract(service("latency", {"lte": 1.2}, statistic="p99", relative_to="baseline"))
     c = collector(document)
