@@ -27,26 +27,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from tokenizers import Tokenizer
 
-from contracts.builds import BuildSpec, InvalidBuild, parse_build
+from contracts.builds import InvalidBuild
+from workers.kernels.builds import read_build
 from workers.kernels.completions import CompletionRequest, Refused, error_body, logprobs_body
 from workers.kernels.microbatch import MicroBatcher
 from workers.kernels.protocol import Kernel, KernelError, Trace, UnusableCheckpoint
 from workers.kernels.protocol import Request as KernelRequest
 
 MAX_BODY = 8 * 2**20
-
-
-def read_build(text: str) -> BuildSpec:
-    """A build written as `engine:key=value,...`, or in a JSON file. Raises InvalidBuild."""
-    if not Path(text).is_file():
-        return parse_build(text)
-    try:
-        content = json.loads(Path(text).read_bytes())
-    except (OSError, ValueError) as error:
-        raise InvalidBuild(f"{text}: not a JSON file: {error}", text) from None
-    if not isinstance(content, dict):
-        raise InvalidBuild(f"{text}: a kernel build is a JSON object", text)
-    return parse_build(content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,12 @@
-import json
 import math
 
 import pytest
 import torch
 from fastapi.testclient import TestClient
 
-from contracts.builds import InvalidBuild
 from workers.kernels.completions import logprobs_body
 from workers.kernels.protocol import UnusableCheckpoint
-from workers.kernels.server import MAX_BODY, Model, create_app, main, read_build
+from workers.kernels.server import MAX_BODY, Model, create_app, main
 from workers.kernels.torch_serving import TorchServing
 
 
@@ -186,20 +184,6 @@ def test_it_says_what_it_is(client):
     (model,) = client.get("/v1/models").json()["data"]
     assert model["id"] == "tiny"
     assert model["max_model_len"] == 512
-
-
-def test_builds_come_from_text_or_a_file(tmp_path):
-    file = tmp_path / "build.json"
-    file.write_text(json.dumps({"engine": "torch-serving", "dtype": "float32"}))
-    assert (
-        str(read_build(str(file)))
-        == "torch-serving:dtype=float32"
-        == str(read_build("torch-serving:dtype=float32"))
-    )
-    for content in ("{", "[]"):
-        file.write_text(content)
-        with pytest.raises(InvalidBuild):
-            read_build(str(file))
 
 
 def test_what_cannot_start_says_so(tmp_path, capsys):

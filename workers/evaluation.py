@@ -1,0 +1,167 @@
+"""One evaluation: two kernels, the same tokens, evidence. `kc evaluate` and the task both come here."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from app.services.specs import TrafficRequest
+from contracts.builds import BuildSpec
+from contracts.calibration import Calibrated
+from contracts.collect import Collector
+from contracts.evidence import Evidence, Provenance
+from contracts.model import Contract, Stage
+from workers.draws import Draw
+from workers.kernels.loading import load
+from workers.kernels.protocol import Kernel, Request
+from workers.pair import refuse_other_builds, refuse_other_kernels, refuse_truncated_ratios
+from workers.paired import PairedPrompt, paired
+from workers.progress import Report, silent
+from workers.records import RecordsWriter
+
+_TOP_K = "topk_agreement@"
+_GROUP = 32  # requests of a baseline whose traces exist at once
+
+
+def evaluate(
+    contract: Contract,
+    provenance: Provenance,
+    checkpoint: Path,
+    train: BuildSpec,
+    inference: BuildSpec,
+    draws: Sequence[Draw],
+    *,
+    served: Sequence[TrafficRequest] = (),
+    baseline: BuildSpec | None = None,
+    shard: str,
+    records: Path | None = None,
+    progress: Report = silent,
+) -> Evidence:
+    """Run every draw through both kernels and gather what the contract's clauses need.
+
+    Args:
+        provenance: content digests of all that goes in, and the stage; the evidence carries it.
+        draws: what both kernels run; without output ids the inference kernel generates.
+        served: requests of live traffic, for runtime and observability clauses. In offline CI
+            each draw is a request of its own.
+        baseline: in offline CI, the kernel that clauses relative to the baseline compare with;
+            it runs the draws too, on its own.
+        shard: name of this disjoint part of the stage's prompts.
+        records: Parquet file to write, one row a decision; replaced whole, or not at all.
+        progress: called with the share done and words; what it raises ends the evaluation.
+
+    Raises:
+        PairMismatch: a fingerprint is not what the contract asks, found before weights are
+            loaded where the build alone says so.
+        TruncatedRatio: the contract wants ratio metrics under truncated sampling.
+        KernelError, PairingError: a kernel cannot be loaded or run, or the two do not match.
+    """
+    refuse_truncated_ratios(contract, provenance.stage)
+    refuse_other_builds(contract, train, inference)
+    collector = Collector(contract, provenance, shard)
+    for request in served:
+        _add_served(collector, request)
+    if not draws:
+        return collector.evidence()
+    ks = tuple(sorted(int(key.removeprefix(_TOP_K)) for key in collector.needs if key.startswith(_TOP_K)))
+    writer = RecordsWriter(records, ks=ks) if records else None
+    offline = provenance.stage is Stage.OFFLINE_CI
+    progress(0.0, "loading kernels")
+    with _loaded(inference, checkpoint) as k_inf, _loaded(train, checkpoint) as k_train:
+        refuse_other_kernels(contract, k_train.fingerprint(), k_inf.fingerprint())
+        with writer or nullcontext():
+            _run(contract, collector, k_train, k_inf, draws, ks, writer, offline=offline, progress=progress)
+    if offline and baseline and _wants_baseline(contract, provenance.stage):
+        progress(1.0, "running the baseline")
+        with _loaded(baseline, checkpoint) as kernel:
+            _run_baseline(contract, collector, kernel, draws, progress)
+    return collector.evidence([writer.ref] if writer else [])
+
+
+@contextmanager
+def _loaded(build: BuildSpec, checkpoint: Path) -> Iterator[Kernel]:
+    kernel = load(build, checkpoint)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+        del kernel
+        gc.collect()
+
+
+def _run(
+    contract: Contract,
+    collector: Collector,
+    train: Kernel,
+    inference: Kernel,
+    draws: Sequence[Draw],
+    ks: Sequence[int],
+    writer: RecordsWriter | None,
+    *,
+    offline: bool,
+    progress: Report,
+) -> None:
+    attributes = {draw.request.id: draw.attributes for draw in draws}
+    requests = [draw.request for draw in draws]
+    decisions = 0
+    for done, prompt in enumerate(paired(train, inference, requests, contract.sampling, ks=ks), start=1):
+        where = attributes[prompt.request.id]
+        _add_prompt(collector, prompt, draws[done - 1])
+        if writer is not None:
+            writer.add(prompt, where)
+        if offline:
+            generated = len(prompt.token_ids) - prompt.prompt_tokens
+            times = _times(prompt.latency_s, prompt.ttft_s, generated)
+            collector.add_request(where, role="candidate", ok=True, **times)
+        decisions += prompt.decisions
+        progress(done / len(draws), f"{done} of {len(draws)} prompts, {decisions:,} decisions")
+
+
+def _add_prompt(collector: Collector, prompt: PairedPrompt, draw: Draw) -> None:
+    wanted = collector.needs | {"unmeasurable"}
+    for phase, found in prompt.phases.items():
+        side = found.sides
+        calibration = Calibrated(
+            side["confidence_train"], side["hit_train"], side["confidence_inference"], side["hit_inference"]
+        )
+        collector.add_prompt(
+            prompt.request.id,
+            draw.attributes,
+            phase,
+            {key: values for key, values in found.values.items() if key in wanted},
+            calibration=calibration if collector.needs_calibration else None,
+            nll=(side["nll_train"], side["nll_inference"]) if collector.needs_nll else None,
+            offset=found.offset,
+        )
+
+
+def _add_served(collector: Collector, request: TrafficRequest) -> None:
+    times = _times(request.latency_s, request.ttft_s, len(request.output_ids))
+    collector.add_request(request.attributes, role=request.role, ok=request.ok, dual=request.dual, **times)
+
+
+def _times(latency_s: float | None, ttft_s: float | None, tokens: int) -> dict[str, float | None]:
+    """Runtime of one request [Q17]: seconds, and generated tokens a second."""
+    itl = None
+    if latency_s is not None and ttft_s is not None and tokens > 1:
+        itl = max(0.0, latency_s - ttft_s) / (tokens - 1)
+    throughput = tokens / latency_s if latency_s and tokens else None
+    return {"latency_s": latency_s, "ttft_s": ttft_s, "itl_s": itl, "throughput": throughput}
+
+
+def _wants_baseline(contract: Contract, stage: Stage) -> bool:
+    return any(clause.relative_to == "baseline" for clause in contract.clauses_at(stage))
+
+
+def _run_baseline(
+    contract: Contract, collector: Collector, kernel: Kernel, draws: Sequence[Draw], progress: Report
+) -> None:
+    for start in range(0, len(draws), _GROUP):
+        group = draws[start : start + _GROUP]
+        requests: list[Request] = [draw.request for draw in group]
+        for draw, trace in zip(group, kernel.trace(requests, contract.sampling), strict=True):
+            times = _times(trace.latency_s, trace.ttft_s, len(trace.token_ids) - trace.prompt_tokens)
+            collector.add_request(draw.attributes, role="baseline", ok=True, **times)
+        progress(1.0, f"baseline, {start + len(group)} of {len(draws)} prompts")
