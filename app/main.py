@@ -16,7 +16,7 @@ from fastapi import APIRouter, FastAPI
 
 from app import logs
 from app.api import deployments, operations, problems, promotions, registry
-from app.api.guards import BodyLimit, HostGuard
+from app.api.guards import LOOPBACK, BodyLimit, HostGuard
 from app.services import scheduler
 from app.services.database import Database, open_database
 from app.settings import Settings
@@ -69,6 +69,8 @@ def _mount_pages(app: FastAPI) -> None:
 def serve(settings: Settings, *, embedded_worker: bool) -> None:
     """Serve until told to stop; then end the scheduler and the worker."""
     logs.configure()
+    if settings.host not in LOOPBACK:
+        log.warning("anyone who reaches this address may do anything: there is no login", host=settings.host)
     app = create_app(settings)
     database: Database = app.state.database
     stop = threading.Event()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class Settings(BaseSettings):
@@ -17,7 +18,7 @@ class Settings(BaseSettings):
         broker_url: Celery broker; empty means the embedded polling worker.
         host: address to bind; loopback unless said otherwise.
         port: port of API and status page.
-        allowed_hosts: further names the Host header may carry (DNS rebinding is refused).
+        allowed_hosts: further names the Host header may carry, comma-separated in the environment.
         max_body_bytes: larger request bodies are answered 413.
         tick_seconds: pause between two scheduler ticks.
     """
@@ -29,9 +30,16 @@ class Settings(BaseSettings):
     broker_url: str = ""
     host: str = "127.0.0.1"
     port: int = Field(default=8321, ge=0, le=65535)
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: int = Field(default=2 * 2**20, ge=1)
     tick_seconds: float = Field(default=1.0, gt=0)
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(host.strip() for host in value.split(",") if host.strip())
+        return value
 
     @property
     def artifacts(self) -> Path:

@@ -15,27 +15,27 @@ from sqlalchemy.types import String
 Clock = Callable[[Session], datetime]
 
 
-class _Now(FunctionElement[str]):
+class DatabaseNow(FunctionElement[str]):
     """Wall-clock time at the statement, ISO 8601 text in UTC, on any database."""
 
     type = String()
     inherit_cache = True
 
 
-@compiles(_Now, "sqlite")
-def _sqlite(_element: _Now, _compiler: Any, **_options: Any) -> str:
+@compiles(DatabaseNow, "sqlite")
+def _sqlite(_element: DatabaseNow, _compiler: Any, **_options: Any) -> str:
     return "strftime('%Y-%m-%dT%H:%M:%f', 'now')"
 
 
-@compiles(_Now, "postgresql")
-def _postgresql(_element: _Now, _compiler: Any, **_options: Any) -> str:
+@compiles(DatabaseNow, "postgresql")
+def _postgresql(_element: DatabaseNow, _compiler: Any, **_options: Any) -> str:
     # Not now(): that is the start of the transaction, which may have waited for a lock.
     return """to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US')"""
 
 
 def database_clock(session: Session) -> datetime:
     """The database's time as an aware UTC datetime."""
-    text = session.execute(select(_Now())).scalar_one()
+    text = session.execute(select(DatabaseNow())).scalar_one()
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 

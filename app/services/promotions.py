@@ -65,7 +65,7 @@ def start(
                 f"promotion {active.id} of {deployment.name} is {active.status}: abort it, or supersede it",
                 promotion=active.id,
             )
-        apply(session, active.id, Supersede(by=promotion_id), actor=actor)
+        _supersede(session, active.id, promotion_id, actor)
     at = now(session)
     transition = lifecycle.start(
         promotion_id,
@@ -83,6 +83,14 @@ def start(
         raise Contention(f"another promotion of {order.deployment} was started at this moment") from None
     _record(session, row, transition, actor)
     return row
+
+
+def _supersede(session: Session, old: str, new: str, actor: str) -> None:
+    try:
+        apply(session, old, Supersede(by=new), actor=actor)
+    except IllegalEvent:
+        # It ended between our look and our swap: whoever ended it may have started another.
+        raise Contention(f"promotion {old} was ended by someone else at this moment, try again") from None
 
 
 def apply(session: Session, promotion_id: str, event: Event, *, actor: str | None = None) -> Transition:

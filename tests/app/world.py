@@ -39,9 +39,12 @@ slices:
   all: {{}}
   python: {{where: {{language: python}}}}
 clauses:
-  - {{id: N1, family: numerical, metric: abs_log_ratio, limit: {{lte: 0.1}}, kind: soft, exceedance: 0.5, slices: [all, python], level: L2}}
-  - {{id: S1, family: statistical, metric: kl, limit: {{lte: 0.1}}, kind: soft, exceedance: 0.5, slices: [all], level: L3}}
-  - {{id: O1, family: observability, metric: telemetry_age, limit: {{lte: 300 s}}, kind: hard, slices: [all], level: L2, stages: [shadow, canary, full]}}
+  - {{id: N1, family: numerical, metric: abs_log_ratio, limit: {{lte: 0.1}}, kind: soft, exceedance: 0.5,
+     slices: [all, python], level: L2}}
+  - {{id: S1, family: statistical, metric: kl, limit: {{lte: 0.1}}, kind: soft, exceedance: 0.5,
+     slices: [all], level: L3}}
+  - {{id: O1, family: observability, metric: telemetry_age, limit: {{lte: 300 s}}, kind: hard,
+     slices: [all], level: L2, stages: [shadow, canary, full]}}
 escalation:
   L1: [log]
   L2: [log, freeze]

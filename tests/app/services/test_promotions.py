@@ -1,4 +1,5 @@
 import threading
+from functools import partial
 
 import pytest
 from sqlalchemy import select
@@ -356,9 +357,20 @@ def test_abort_racing_an_advance_ends_aborted(world):
     for _ in range(10):
         promotion = world.start()
         lease = world.lease()
-        race(lambda: world.report(lease), lambda: world.apply(promotion, Abort(actor="ann")))
+        race(partial(world.report, lease), partial(world.apply, promotion, Abort(actor="ann")))
         assert world.place(promotion)[2] == "aborted"
         assert world.table().candidate is None
+
+
+def test_superseding_what_has_just_ended_is_contention(world, monkeypatch):
+    old = world.start()
+    with world.database.reading() as session:
+        seen = repositories.promotions(session, active=True)
+    world.apply(old, Abort(actor="ann"))
+    monkeypatch.setattr(repositories, "promotions", lambda *a, **k: seen)
+    with pytest.raises(Contention, match="try again"):
+        world.start(OTHER)
+    assert len(rows(world, PromotionRow)) == 1
 
 
 def test_starts_racing_leave_one_active(world):
