@@ -57,11 +57,18 @@ class Recorder(Generic[Item]):
     """
 
     def __init__(
-        self, write: Callable[[Sequence[Item]], None], *, capacity: int, batch: int, retry_s: float
+        self,
+        write: Callable[[Sequence[Item]], None],
+        *,
+        capacity: int,
+        batch: int,
+        linger_s: float,
+        retry_s: float,
     ) -> None:
         self._queue: asyncio.Queue[Item] = asyncio.Queue(capacity)
         self._write = write
         self._batch = batch
+        self._linger_s = linger_s
         self._retry_s = retry_s
         self.error: str | None = None
 
@@ -77,6 +84,8 @@ class Recorder(Generic[Item]):
         """Work until cancelled."""
         while True:
             batch = [await self._queue.get()]
+            # A transaction costs more than its rows, and others want to write too.
+            await asyncio.sleep(self._linger_s)
             while len(batch) < self._batch and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             await self._written(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Sizes:
     mirror_workers: int = 8
     records: int = 20_000
     record_batch: int = 256
+    linger_s: float = 0.2
     retry_s: float = 1.0
     drain_s: float = 10.0
 
@@ -59,7 +61,13 @@ def create_app(
         opened = await asyncio.to_thread(open_database, settings) if database is None else database
         metrics = Metrics()
         write = writer(opened, metrics.records_dropped.labels("refused").inc)
-        recorder = Recorder(write, capacity=sizes.records, batch=sizes.record_batch, retry_s=sizes.retry_s)
+        recorder = Recorder(
+            write,
+            capacity=sizes.records,
+            batch=sizes.record_batch,
+            linger_s=sizes.linger_s,
+            retry_s=sizes.retry_s,
+        )
         async with upstream.client(transport) as http:
             watch = TableWatch(reader(opened, deployment))
             gateway = Gateway(
@@ -193,6 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to bind")
     parser.add_argument("--port", type=int, default=8322, help="port to bind")
     arguments = parser.parse_args(argv)
+    # The recording thread must not keep the event loop from a user's answer for the default 5 ms.
+    sys.setswitchinterval(0.0005)
     app = create_app(Settings(), arguments.deployment)
     uvicorn.run(app, host=arguments.host, port=arguments.port, access_log=False, log_level="warning")
 

@@ -78,7 +78,7 @@ class World:
             deployment,
             database=self.database,
             transport=httpx2.MockTransport(self.kernels),
-            sizes=Sizes(**{"retry_s": 0.005, "drain_s": 0.5, **sizes}),
+            sizes=Sizes(**{"linger_s": 0.0, "retry_s": 0.005, "drain_s": 0.5, **sizes}),
         )
         async with app.router.lifespan_context(app):
             transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)

@@ -43,7 +43,7 @@ def test_records_are_written_in_order_in_batches_and_again_after_an_error() -> N
         written.append(list(batch))
 
     async def scenario() -> None:
-        recorder = Recorder(write, capacity=10, batch=4, retry_s=0.0)
+        recorder = Recorder(write, capacity=10, batch=4, linger_s=0.0, retry_s=0.0)
         assert all(recorder.offer(i) for i in range(10))
         assert not recorder.offer(10)
         task = asyncio.create_task(recorder.run())
