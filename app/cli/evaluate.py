@@ -21,6 +21,7 @@ def run(
     out: Path | None,
     *,
     as_json: bool,
+    quiet: bool = False,
 ) -> int:
     """Exit status of the measurement: 0 converged, 1 violated, 3 inconclusive, 2 bad usage, 4 not measured.
 
@@ -37,6 +38,8 @@ def run(
         arguments += ["--out", str(out)]
     if as_json:
         arguments.append("--json")
+    if quiet:
+        arguments.append("--quiet")
     return measure(arguments)
 
 
@@ -64,5 +67,5 @@ def _check_contract(contract: Path) -> None:
 def _check_paths(checkpoint: Path, suite: Path) -> None:
     if not checkpoint.is_dir():
         raise CliError(f"{checkpoint}: no such checkpoint directory", USAGE)
-    if not suite.is_file():
+    if not suite.exists() or suite.is_dir():
         raise CliError(f"{suite}: no such suite", USAGE)

@@ -64,6 +64,7 @@ def evaluate(
     suite: Annotated[Path, typer.Option(help="Prompts, one JSON object a line.")],
     out: Annotated[Path | None, typer.Option(help="Where evidence, judgement and records go.")] = None,
     json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Measure a kernel pair against a contract.
 
@@ -71,7 +72,7 @@ def evaluate(
     """
     from app.cli.evaluate import run
 
-    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, as_json=json))
+    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, as_json=json, quiet=quiet))
 
 
 @app.command()
