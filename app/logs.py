@@ -8,6 +8,12 @@ import sys
 import structlog
 
 
+def _plain(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Without uvicorn's second copy of the message, made for terminals."""
+    event.pop("color_message", None)
+    return event
+
+
 def configure(level: int = logging.INFO) -> None:
     """Send structlog's and the standard library's records through one JSON formatter."""
     shared: list[structlog.typing.Processor] = [
@@ -28,6 +34,7 @@ def configure(level: int = logging.INFO) -> None:
         foreign_pre_chain=shared,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            _plain,
             structlog.processors.JSONRenderer(),
         ],
     )
