@@ -55,18 +55,14 @@ def _mixture() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.flo
 
 
 def _grouped(draws: Draws) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distinct shares and how many prompts have each, both float64 [m]."""
+    """Distinct shares, ascending, and how many prompts have each, both float64 [m]."""
     import numpy as np
 
-    counts: Counter[tuple[int, int]] = Counter()
+    counts: Counter[float] = Counter()
     for exceeding, decisions, prompts in draws.shares:
-        common = math.gcd(exceeding, decisions)
-        counts[exceeding // common, decisions // common] += prompts
-    ordered = sorted(counts, key=lambda share: (share[0] / share[1], share))
-    return (
-        np.array([k / n for k, n in ordered], dtype=np.float64),
-        np.array([counts[share] for share in ordered], dtype=np.float64),
-    )
+        counts[exceeding / decisions] += prompts
+    ordered = sorted(counts)
+    return np.array(ordered, dtype=np.float64), np.array([counts[s] for s in ordered], dtype=np.float64)
 
 
 def _log_mixture(
@@ -78,11 +74,45 @@ def _log_mixture(
     """Log Σ_j w_j Π_i (1 + bets_j·gains_i)^counts_i."""
     import numpy as np
 
+    if not counts.size:
+        return 0.0
+    return float(_log_sum_exp(log_weights + _growth(bets, gains).T @ counts))
+
+
+def _growth(bets: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log(1 + bet·gain), float64 [gains, bets]; its absolute error is a few 1e-16, like log1p's."""
+    import numpy as np
+
+    factors = np.outer(gains, bets)
+    factors += 1.0
+    np.maximum(factors, 0.0, out=factors)
     with np.errstate(divide="ignore"):
-        growth = np.log1p(np.maximum(np.outer(bets, gains), -1.0))
-        exponents = log_weights + growth @ counts if counts.size else log_weights
-    peak = float(exponents.max())
-    return peak + math.log(float(np.exp(exponents - peak).sum()))
+        return np.log(factors, out=factors)
+
+
+def _log_sum_exp(exponents: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the last axis, which has a finite largest element; float64."""
+    import numpy as np
+
+    peak = exponents.max(axis=-1, keepdims=True)
+    total: NDArray[np.float64] = peak[..., 0] + np.log(np.exp(exponents - peak).sum(axis=-1))
+    return total
+
+
+def _bets_above(rho: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log-weights and bets (ρ^−u − 1)/(1 − ρ) on gains x − ρ, each [NODES + 1]."""
+    import numpy as np
+
+    nodes, weights, _ = _mixture()
+    return weights, np.expm1(-nodes * math.log(rho)) / (1.0 - rho)
+
+
+def _bets_below(rho: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mirror image: log-weights and bets on gains ρ − x."""
+    import numpy as np
+
+    nodes, _, weights = _mixture()
+    return weights, np.expm1(-nodes * math.log1p(-rho)) / rho
 
 
 class Betting:
@@ -95,34 +125,26 @@ class Betting:
     def __init__(self, draws: Draws, weight: float = 1.0) -> None:
         self._shares, counts = _grouped(draws)
         self._counts = counts * weight
-        self.n = draws.n
-        self.mean = draws.mean if draws.n else math.nan
+        self.n = int(counts.sum())
+        self.mean = float(self._shares @ counts) / self.n if self.n else math.nan
 
     def log_e_above(self, rho: float) -> float:
         """Log of the e-value against H0: mean <= rho; large when the mean is above [S3]."""
-        import numpy as np
-
         if self.n == 0 or rho >= 1.0:
             return 0.0
         if rho <= 0.0:
             return math.inf if self._shares[-1] > rho else 0.0
-        nodes, weights, _ = _mixture()
-        return _log_mixture(
-            weights, np.expm1(-nodes * math.log(rho)) / (1.0 - rho), self._shares - rho, self._counts
-        )
+        weights, bets = _bets_above(rho)
+        return _log_mixture(weights, bets, self._shares - rho, self._counts)
 
     def log_e_below(self, rho: float) -> float:
         """Log of the e-value against H0: mean >= rho; large when the mean is below."""
-        import numpy as np
-
         if self.n == 0 or rho <= 0.0:
             return 0.0
         if rho >= 1.0:
             return math.inf if self._shares[0] < rho else 0.0
-        nodes, _, weights = _mixture()
-        return _log_mixture(
-            weights, np.expm1(-nodes * math.log1p(-rho)) / rho, rho - self._shares, self._counts
-        )
+        weights, bets = _bets_below(rho)
+        return _log_mixture(weights, bets, rho - self._shares, self._counts)
 
     def lower(self, alpha: float) -> float:
         """Lower confidence sequence of the mean: valid at all times at once at 1 − alpha."""
@@ -138,6 +160,44 @@ class Betting:
         if self.n == 0 or self.mean >= top or self.log_e_below(top) < -math.log(alpha):
             return 1.0
         return _last_rejected(self.log_e_below, top, max(self.mean, 0.0), -math.log(alpha))
+
+
+class Running:
+    """The same e-values one draw at a time, for many streams at once, at one null mean `rho`.
+
+    After any draws `log_e_above` and `log_e_below` are those of `Betting` on the same multiset;
+    a peek costs O(NODES) a stream, however many draws there were.
+
+    Args:
+        rho: null mean in (0, 1).
+        streams: how many independent streams.
+    """
+
+    def __init__(self, rho: float, streams: int = 1) -> None:
+        import numpy as np
+
+        if not 0.0 < rho < 1.0:
+            raise ValueError(f"need 0 < rho < 1, got {rho}")
+        self._rho = rho
+        self._above = np.zeros((streams, NODES + 1))
+        self._below = np.zeros((streams, NODES + 1))
+
+    def add(self, draws: NDArray[np.float64]) -> None:
+        """One draw in [0, 1] for every stream, float64 [streams]."""
+        self._above += _growth(_bets_above(self._rho)[1], draws - self._rho)
+        self._below += _growth(_bets_below(self._rho)[1], self._rho - draws)
+
+    def log_e_above(self) -> NDArray[np.float64]:
+        """Log e-values against H0: mean <= rho, float64 [streams]."""
+        return _log_sum_exp(_bets_above(self._rho)[0] + self._above)
+
+    def log_e_below(self) -> NDArray[np.float64]:
+        """Log e-values against H0: mean >= rho, float64 [streams]."""
+        return _log_sum_exp(_bets_below(self._rho)[0] + self._below)
+
+    def keep(self, streams: NDArray[np.bool_]) -> None:
+        """Go on with the marked streams only, bool [streams]."""
+        self._above, self._below = self._above[streams], self._below[streams]
 
 
 def _last_rejected(log_e: Callable[[float], float], rejected: float, kept: float, threshold: float) -> float:
@@ -223,11 +283,11 @@ def quantile_bounds(sketch: Sketch, q: float, alpha: float) -> tuple[float, floa
     mean is certified above 1 − q, and above it when certified below. Inverted over bucket
     edges, so conservative by at most a bucket's width (1 %). (0, inf) where nothing is certified.
     """
-    needed = -math.log(alpha)
+    needed, n = -math.log(alpha), sketch.n
     return invert_quantile(
         sketch,
-        lambda beyond: Betting(binary(beyond, sketch.n)).log_e_above(1.0 - q) >= needed,
-        lambda beyond: Betting(binary(beyond, sketch.n)).log_e_below(1.0 - q) >= needed,
+        lambda beyond: Betting(binary(beyond, n)).log_e_above(1.0 - q) >= needed,
+        lambda beyond: Betting(binary(beyond, n)).log_e_below(1.0 - q) >= needed,
     )
 
 
