@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,6 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
+from app import logs
 from app.db.session import Database
 from app.gateway import upstream
 from app.gateway.background import Recorder
@@ -203,8 +205,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     # The recording thread must not keep the event loop from a user's answer for the default 5 ms.
     sys.setswitchinterval(0.0005)
-    app = create_app(Settings(), arguments.deployment)
-    uvicorn.run(app, host=arguments.host, port=arguments.port, access_log=False, log_level="warning")
+    logs.configure()
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request at INFO
+    settings = Settings()
+    # The address bound is one this process answers for, as the control plane does.
+    settings = settings.model_copy(update={"allowed_hosts": (*settings.allowed_hosts, arguments.host)})
+    app = create_app(settings, arguments.deployment)
+    uvicorn.run(
+        app,
+        host=arguments.host,
+        port=arguments.port,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=30,
+    )
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ def test_unknown_paths_methods_and_hosts(world: World) -> None:
 def test_the_process_binds_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {}
     monkeypatch.setattr(main.sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr(main.logs, "configure", lambda: None)
     monkeypatch.setattr(main.uvicorn, "run", lambda app, **options: told.update(options))
     main.main(["--deployment", "coder"])
     assert (told["host"], told["port"], told["access_log"]) == ("127.0.0.1", 8322, False)
