@@ -6,7 +6,8 @@ One run, one set of requests, two workloads (teacher-forced prefill; prefill and
 r_train and r_inf are tokens/s of each kernel giving the logits of every position and doing nothing
 with them; the paired evaluation does both and all drift metrics. No way of doing both in turn is
 faster than 1 / (1/r_train + 1/r_inf) (theory.md section 6). Runs are interleaved and the best of
-`--repeats` counts, so that other work on the machine weighs on all three alike.
+`--repeats` counts. On a machine that others use too, `--clock cpu --threads 1` counts this process's
+CPU seconds instead of the wall's.
 """
 
 from __future__ import annotations
@@ -74,20 +75,28 @@ def bare(kernel: Kernel, requests: Sequence[Request]) -> None:
                 kernel.logits(trace.states[start : start + BLOCK])
 
 
-def seconds(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    started = clock()
     run()
-    return time.perf_counter() - started
+    return clock() - started
 
 
-def measure(name: str, train: Kernel, inference: Kernel, requests: list[Request], repeats: int) -> Row:
+def measure(
+    name: str, train: Kernel, inference: Kernel, requests: list[Request], repeats: int, clock: str
+) -> Row:
     runs = (
         lambda: bare(train, requests),
         lambda: bare(inference, requests),
         lambda: sum(prompt.decisions for prompt in paired(train, inference, requests, SAMPLING, ks=(10,))),
     )
     best = [
-        min(times) for times in zip(*([seconds(run) for run in runs] for _ in range(repeats)), strict=True)
+        min(times)
+        for times in zip(
+            *([seconds(run, CLOCKS[clock]) for run in runs] for _ in range(repeats)), strict=True
+        )
     ]
     decisions = sum(r.most_tokens - 1 for r in requests)
     return Row(name, decisions, *(decisions / t for t in best))
@@ -101,10 +110,10 @@ def machine(threads: int) -> str:
     return f"{cpu}, {threads} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def table(rows: Sequence[Row], builds: tuple[str, str], weights: int, peak: int, threads: int) -> str:
+def table(rows: Sequence[Row], builds: tuple[str, str], weights: int, peak: int, setting: str) -> str:
     lines = [
         "# Paired evaluation against its bound", "",
-        f"{machine(threads)}; training `{builds[0]}`, inference `{builds[1]}`.", "",
+        f"{setting}; training `{builds[0]}`, inference `{builds[1]}`.", "",
         "Tokens/s of the bare forward passes with the logits of every position, and of the paired",
         "evaluation with every drift metric over the full vocabulary; its share of the bound",
         f"1 / (1/r_train + 1/r_inf), to reach: {TARGET}.", "",
@@ -129,6 +138,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=6000)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -137,12 +147,13 @@ def main() -> None:
     warm = [replace(r, output_ids=(5, 6, 7)) for r in workloads(200, inference.vocab_size).popitem()[1]]
     list(paired(train, inference, warm, SAMPLING, ks=(10,)))
     rows = [
-        measure(name, train, inference, requests, given.repeats)
+        measure(name, train, inference, requests, given.repeats, given.clock)
         for name, requests in workloads(given.tokens, inference.vocab_size).items()
     ]
     weights = sum(file.stat().st_size for file in given.checkpoint.glob("*.safetensors"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    text = table(rows, (given.train, given.inference), weights, peak, given.threads)
+    setting = f"{machine(given.threads)}, {given.clock} clock"
+    text = table(rows, (given.train, given.inference), weights, peak, setting)
     print(text)
     if given.write:
         RESULT.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
@@ -65,7 +66,7 @@ def read_model(directory: Path, *, dtype: str, attn: str, rope_theta: float | No
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UnusableCheckpoint(f"{directory}: {error}") from error
     if absent := sorted(map(str, (*info["missing_keys"], *info["mismatched_keys"]))):
         raise UnusableCheckpoint(
