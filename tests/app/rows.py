@@ -26,7 +26,7 @@ from app.db.models import (
 from app.db.session import Database
 from contracts.document import read
 from contracts.model import Stage, StagePlans
-from contracts.promotion import Bound, Promotion, Status
+from contracts.promotion import Bound, Promotion
 from contracts.routing import Mode, RoutingTable
 from contracts.verdicts import Judgement, Verdict
 
@@ -264,6 +264,3 @@ def verdict(clause: str = "N2", **fields: Any) -> Verdict:
         "evidence_digest": digest("9a"),
     }
     return Verdict.model_validate({"clause": clause, **known, **fields})
-
-
-__all__ = ["Mode", "Stage", "Status"]
