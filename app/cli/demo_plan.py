@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 CHECKPOINT = "SmolLM2-135M-Instruct"
 DEPLOYMENT = "coder"
@@ -28,20 +28,27 @@ class Plan:
 
     Attributes:
         contract: file name among the example contracts.
-        suite: file name of the evaluation suite.
+        suite: name of the evaluation suite.
+        prompts: what the suite is made of, by kind; what the suite's maker thinks right when empty.
         at_once: users at the same time.
         max_tokens: length of an answer at most, in tokens.
-        batch: requests the users send before the promotion is looked at again.
-        most: requests of one stage (one canary step) after which the demo gives up.
+        batch: further requests users send while a stage (a canary step) is undecided.
+        most: requests of one stage after which the demo gives up.
     """
 
     contract: str
     suite: str
+    prompts: dict[str, int] = field(default_factory=dict)
     at_once: int = 4
     max_tokens: int = 12
     batch: int = 16
     most: int = 600
 
 
-FULL = Plan(contract="coder-demo.yaml", suite="suite.jsonl")
-SHORT = Plan(contract="coder-demo.yaml", suite="suite.jsonl", max_tokens=6)
+FULL = Plan(contract="coder-demo.yaml", suite="stdlib")
+SHORT = Plan(
+    contract="coder-demo-short.yaml",
+    suite="stdlib-short",
+    prompts={"function": 4, "docstring": 12, "safety": 12, "long": 4},
+    max_tokens=6,
+)

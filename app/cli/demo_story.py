@@ -63,7 +63,7 @@ class Story:
     @property
     def suite(self) -> Path:
         """The evaluation suite's file."""
-        return self.home / "artifacts" / "suites" / self.plan.suite
+        return self.home / "artifacts" / "suites" / f"{self.plan.suite}.jsonl"
 
     @property
     def traffic(self) -> Path:
@@ -78,9 +78,11 @@ class Story:
         self.start_control_plane()
         self.register()
         self.start_servers()
-        self.say(f"A faulty build: {FAULTY}, whose rotary base is not the one the model was trained with")
+        self.say(f"A faulty build: {FAULTY}")
+        self.console.print("Its rotary base is 10,000; the model was trained with 100,000.", highlight=False)
         self.stop_the_faulty_build()
         self.say(f"A good build: {CANDIDATE}")
+        self.console.print(f"bfloat16 against the known-good {KNOWN_GOOD}.", highlight=False)
         identity = self.promote_the_good_build()
         self.close(identity)
 
@@ -94,10 +96,11 @@ class Story:
         store = self.checkpoint.parent
         self.processes.run("the checkpoint", "workers.checkpoint_import", "--store", str(store))
         tokenizer = str(self.checkpoint / "tokenizer.json")
-        for pool, file in (("suite", self.suite), ("traffic", self.traffic)):
+        counts = [word for kind, n in self.plan.prompts.items() for word in (f"--{kind}", str(n))]
+        for pool, file, more in (("suite", self.suite, counts), ("traffic", self.traffic, ())):
             if file.exists():  # written in one piece, and the same every time
                 continue
-            arguments = ("--tokenizer", tokenizer, "--out", str(file), "--pool", pool)
+            arguments = ("--tokenizer", tokenizer, "--out", str(file), "--pool", pool, *more)
             self.processes.run(f"the {pool}", "workers.stdlib_suite", *arguments)
 
     def start_control_plane(self) -> None:
@@ -114,7 +117,7 @@ class Story:
         self.api.register("checkpoints", name=CHECKPOINT, path=str(self.checkpoint))
         for name, spec in BUILDS.items():
             self.api.register("kernel-builds", name=name, spec=spec)
-        self.api.register("suites", name=self.suite.stem, path=str(self.suite))
+        self.api.register("suites", name=self.plan.suite, path=str(self.suite))
         self.start_over()
         self.api.register("deployments", name=DEPLOYMENT, known_good=KNOWN_GOOD, endpoints=self.endpoints)
 
@@ -146,7 +149,7 @@ class Story:
             checkpoint=CHECKPOINT,
             train=TRAIN,
             inference=build,
-            suite=self.suite.stem,
+            suite=self.plan.suite,
         )
         return str(started["id"])
 
@@ -154,7 +157,7 @@ class Story:
         """Offline CI stops it before any user meets it."""
         identity = self.promote(FAULTY)
         state = self.offline_ci(identity)
-        judged = self.show(identity, "offline_ci", 0)
+        judged = self.show(identity, "offline_ci", 0, state["plans"])
         if state["status"] != "frozen":
             raise CliError(f"the faulty build was not stopped: it is {state['status']} in {state['stage']}")
         self.console.print(f"[bold red]Stopped in offline CI.[/] {headline(judged)}", highlight=False)
@@ -169,7 +172,7 @@ class Story:
         """Offline CI, shadow, canary, full; its id. Raises CliError when it is not PROMOTED."""
         identity = self.promote(CANDIDATE)
         state = self.offline_ci(identity)
-        self.show(identity, "offline_ci", 0)
+        self.show(identity, "offline_ci", 0, state["plans"])
         url = f"http://{HOST}:{self.ports['gateway']}"
         prompts = read_prompts(self.traffic)
         with Users(
@@ -208,7 +211,7 @@ class Story:
                     identity,
                     lambda s: _place(s) != here or len(self.api.judgements(identity)) > judged,  # noqa: B023
                 )
-        self.show(identity, stage, step)
+        self.show(identity, stage, step, plans)
         return state
 
     def wait(self, identity: str, over: Callable[[Any], bool]) -> Any:
@@ -222,14 +225,14 @@ class Story:
             time.sleep(POLL_S)
         raise CliError(f"promotion {identity} did not get on in {OFFLINE_S:g} s")
 
-    def show(self, identity: str, stage: str, step: int) -> Any:
+    def show(self, identity: str, stage: str, step: int, plans: Any) -> Any:
         """Print the last verdict table of a stage; the judgement."""
         judged = [
             one for one in self.api.judgements(identity) if (one["stage"], one["step"]) == (stage, step)
         ]
         if not judged:
             raise CliError(f"{stage} ended without a judgement: {self.api.promotion(identity)['reason']}")
-        self.console.print(judgement_table(judged[-1], self.api.promotion(identity)["plans"]))
+        self.console.print(judgement_table(judged[-1], plans))
         return judged[-1]
 
     def close(self, identity: str) -> None:
