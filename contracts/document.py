@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from contracts.diagnostics import Diagnostic, InvalidContract, Path, Place, Problem
-from contracts.model import Contract, Slice
+from contracts.model import STAGES, Contract, Slice
 from contracts.semantics import check
 from contracts.shape import shape_problems
 from contracts.yaml_tree import Tree, read_tree
@@ -87,8 +87,19 @@ def canonical(contract: Contract) -> bytes:
     for clause in values["clauses"]:
         clause["slices"], clause["stages"] = _as_set(clause["slices"]), _as_set(clause["stages"])
     values["clauses"].sort(key=lambda clause: clause["id"])
-    values["escalation"] = {level: _as_set(actions) for level, actions in values["escalation"].items()}
+    values["escalation"] = _escalation(contract)
     return json.dumps(_whole(values), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _escalation(contract: Contract) -> dict[str, Any]:
+    """Actions by level: one list where every stage has the same, else one a stage; none is no entry."""
+    found: dict[str, Any] = {}
+    for level, policy in contract.escalation.items():
+        stages = {stage.value: _as_set([a.value for a in policy.at(stage)]) for stage in STAGES}
+        different = any(actions != stages["full"] for actions in stages.values())
+        if policy.asked:
+            found[level.value] = stages if different else stages["full"]
+    return found
 
 
 def _as_set(items: list[Any]) -> list[Any]:

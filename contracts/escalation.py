@@ -16,12 +16,12 @@ def violations(judgement: Judgement) -> tuple[Verdict, ...]:
 
 
 def actions(contract: Contract, judgement: Judgement) -> tuple[Action, ...]:
-    """The actions of every level violated, each once, in the order of `Action`.
+    """The actions, at the judgement's stage, of every level violated; each once, in the order of `Action`.
 
     A contract that gives a level no action gets none for it; nothing violated means no action.
     """
     levels = {v.level for v in violations(judgement)}
-    asked = {action for level in levels for action in contract.escalation.get(level, ())}
+    asked = {action for level in levels for action in contract.actions_at(level, judgement.stage)}
     return tuple(action for action in Action if action in asked)
 
 

@@ -164,8 +164,9 @@ def _can_fall_back(promotion: Promotion) -> bool:
 
 
 def _actions(promotion: Promotion, level: Level) -> frozenset[Action]:
-    """The escalation's actions, never milder than theory.md section 5 asks of the level."""
-    actions = frozenset(promotion.escalation.get(level, ()))
+    """The escalation's actions at this stage, never milder than theory.md section 5 asks of the level."""
+    policy = promotion.escalation.get(level)
+    actions = frozenset(policy.at(promotion.stage)) if policy else frozenset()
     if level is Level.L3:
         return actions | {Action.FALLBACK}
     if level is Level.L2 and not actions & {Action.GUARD, Action.FREEZE, Action.FALLBACK}:

@@ -17,12 +17,12 @@ form; its diagram is generated from TABLE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from contracts import handlers as on
-from contracts.model import Action, Level, StagePlans
+from contracts.model import Escalation, StagePlans
 from contracts.promotion import (
     TERMINAL,
     Bound,
@@ -119,7 +119,7 @@ def start(
     target: str,
     bound: Bound,
     plans: StagePlans,
-    escalation: Mapping[Level, tuple[Action, ...]],
+    escalation: Escalation,
     now: datetime,
     *,
     known_good_healthy: bool = True,

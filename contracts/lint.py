@@ -232,7 +232,8 @@ def _stages(contract: Contract) -> Iterator[Finding]:
 
 def _actions(contract: Contract) -> Iterator[Finding]:
     for index, clause in enumerate(contract.clauses):
-        if Action.GUARD in contract.escalation.get(clause.level, ()) and contract.guard is None:
+        guards = any(Action.GUARD in contract.actions_at(clause.level, stage) for stage in clause.stages)
+        if guards and contract.guard is None:
             message = f"level {clause.level} guards slices, and no build is named: guard: {{build: NAME}}"
             yield ("clauses", index, "level"), "missing-guard", "warning", message
             return

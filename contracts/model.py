@@ -8,127 +8,49 @@ seconds (float), shares are in [0, 1], limits are in the metric's unit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    model_validator,
+from pydantic import AfterValidator, Field, model_serializer, model_validator
+
+from contracts.vocabulary import (
+    STAGES,
+    Action,
+    ClauseKind,
+    Comparator,
+    Family,
+    Frozen,
+    Level,
+    Name,
+    OpenShare,
+    Phase,
+    Quantity,
+    Scalar,
+    Seconds,
+    SemVer,
+    Share,
+    Stage,
+    Statistic,
 )
 
-from contracts.units import duration, quantity
+__all__ = [
+    "API_VERSION", "KIND", "STAGES", "Action", "BuildRef", "Canary", "Certainty", "Clause",
+    "ClauseKind", "Clip", "Comparator", "Condition", "Contract", "Escalation", "Family", "Frozen",
+    "Full", "Level", "LevelActions", "Limit", "Metadata", "Name", "OfflineCi", "Pair", "Phase",
+    "Reward", "RlBudget", "Sampling", "Scalar", "SemVer", "Shadow", "Share", "Slice", "Stage", "StagePlans",
+    "Statistic", "default_escalation",
+]  # fmt: skip
 
 API_VERSION = "kernel-contracts/v1"
 KIND = "KernelContract"
 
 
-class Frozen(BaseModel):
-    """A value: immutable, closed to unknown keys, addressed by the names the YAML uses."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
-
-
-class Family(StrEnum):
-    """The four clause families of a contract; the fifth part, Π, is the escalation policy."""
-
-    NUMERICAL = "numerical"
-    STATISTICAL = "statistical"
-    RUNTIME = "runtime"
-    OBSERVABILITY = "observability"
-
-
-class ClauseKind(StrEnum):
-    """`hard` must hold on every slice named; `soft` bounds an exceedance probability."""
-
-    HARD = "hard"
-    SOFT = "soft"
-
-
-class Level(StrEnum):
-    """Severity of a violation (theory.md section 5): L1 < L2 < L3 also as strings."""
-
-    L1 = "L1"
-    L2 = "L2"
-    L3 = "L3"
-
-
-class Action(StrEnum):
-    """What a violation sets in motion."""
-
-    LOG = "log"
-    GUARD = "guard"
-    FREEZE = "freeze"
-    FALLBACK = "fallback"
-    PAGE = "page"
-
-
-class Phase(StrEnum):
-    """The engine code path that computed a decision [S6]."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-
-
-class Stage(StrEnum):
-    """The four stages of a promotion, in order."""
-
-    OFFLINE_CI = "offline_ci"
-    SHADOW = "shadow"
-    CANARY = "canary"
-    FULL = "full"
-
-
-STAGES: tuple[Stage, ...] = tuple(Stage)
-
-
-class Statistic(StrEnum):
-    """How values become the one number a hard clause limits."""
-
-    MEAN = "mean"
-    P50 = "p50"
-    P90 = "p90"
-    P95 = "p95"
-    P99 = "p99"
-
-
-class Comparator(StrEnum):
-    """`abs_lte` limits the absolute value."""
-
-    LTE = "lte"
-    GTE = "gte"
-    ABS_LTE = "abs_lte"
-
-
-Seconds = Annotated[float, BeforeValidator(duration), Field(ge=0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-SemVer = Annotated[
-    str,
-    Field(
-        pattern=r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
-        r"(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
-    ),
-]
-# strict, so that "8" is never 8 and 1 is never true
-Scalar = StrictStr | StrictBool | StrictInt | StrictFloat
-
-
 class Limit(Frozen):
     """One comparator and its value, in the metric's unit: `{lte: 0.1}`, `{lte: 300 s}`."""
 
-    lte: Annotated[float, BeforeValidator(quantity)] | None = None
-    gte: Annotated[float, BeforeValidator(quantity)] | None = None
-    abs_lte: Annotated[float, BeforeValidator(quantity), Field(ge=0)] | None = None
+    lte: Quantity | None = None
+    gte: Quantity | None = None
+    abs_lte: Annotated[Quantity, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Limit:
@@ -349,12 +271,66 @@ class Metadata(Frozen):
     description: str = ""
 
 
-def default_escalation() -> dict[Level, tuple[Action, ...]]:
+Actions = tuple[Action, ...]
+
+
+def _typed(actions: Any) -> Any:
+    """As strict validation wants it: it takes no list for a tuple and no word for a member here."""
+    if not isinstance(actions, list | tuple):
+        return actions
+    known = {action.value: action for action in Action}
+    return tuple(known.get(one, one) if isinstance(one, str) else one for one in actions)
+
+
+class LevelActions(Frozen):
+    """What a violated level sets in motion, by stage; `default` where a stage is not named.
+
+    A plain list is the same in every stage: `[log, freeze]` is `{default: [log, freeze]}`, and is
+    written back as the list.
+    """
+
+    default: Actions = ()
+    offline_ci: Actions | None = None
+    shadow: Actions | None = None
+    canary: Actions | None = None
+    full: Actions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_means_every_stage(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            value = {"default": value}
+        if isinstance(value, Mapping):
+            return {stage: _typed(actions) for stage, actions in value.items()}
+        if isinstance(value, LevelActions):
+            return value
+        raise ValueError("a list of actions, or one list for each of default and the stages")
+
+    @model_serializer(mode="wrap")
+    def _plain_when_every_stage(self, handler: Any) -> Any:
+        stages = {key: value for key, value in handler(self).items() if value is not None}
+        return stages if len(stages) > 1 else stages["default"]
+
+    def at(self, stage: Stage) -> tuple[Action, ...]:
+        """The actions at `stage`, as written."""
+        own: tuple[Action, ...] | None = getattr(self, stage.value)
+        return self.default if own is None else own
+
+    @property
+    def asked(self) -> frozenset[Action]:
+        """Every action of some stage."""
+        return frozenset(action for stage in STAGES for action in self.at(stage))
+
+
+Escalation = Mapping[Level, LevelActions]
+
+
+def default_escalation() -> dict[Level, LevelActions]:
     """The policy of a contract that states none (theory.md section 5, severity)."""
     return {
-        Level.L1: (Action.LOG,),
-        Level.L2: (Action.LOG, Action.GUARD, Action.FREEZE),
-        Level.L3: (Action.LOG, Action.FALLBACK, Action.FREEZE, Action.PAGE),
+        Level.L1: LevelActions(default=(Action.LOG,)),
+        Level.L2: LevelActions(default=(Action.LOG, Action.GUARD, Action.FREEZE)),
+        Level.L3: LevelActions(default=(Action.LOG, Action.FALLBACK, Action.FREEZE, Action.PAGE)),
     }
 
 
@@ -371,7 +347,7 @@ class Contract(Frozen):
     reward: Reward | None = None
     rl: RlBudget | None = None
     certainty: Certainty = Certainty()
-    escalation: dict[Level, tuple[Action, ...]] = Field(default_factory=default_escalation)
+    escalation: dict[Level, LevelActions] = Field(default_factory=default_escalation)
     guard: BuildRef | None = None
     fallback: BuildRef | None = None
     stages: StagePlans = StagePlans()
@@ -384,6 +360,11 @@ class Contract(Frozen):
         """Every slice some clause names, by name, in order of first use."""
         names = dict.fromkeys(name for clause in self.clauses for name in clause.slices)
         return {name: self.slice_named(name) for name in names}
+
+    def actions_at(self, level: Level, stage: Stage) -> tuple[Action, ...]:
+        """What a violation of `level` sets in motion at `stage`; nothing where the contract names nothing."""
+        policy = self.escalation.get(level)
+        return policy.at(stage) if policy is not None else ()
 
     def clauses_at(self, stage: Stage) -> tuple[Clause, ...]:
         """The clauses judged at `stage`, in document order."""

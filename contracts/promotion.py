@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.model import Action, Frozen, Level, Stage, StagePlans
+from contracts.model import Frozen, Level, LevelActions, Stage, StagePlans
 
 
 class Status(StrEnum):
@@ -95,7 +95,7 @@ class Promotion(Frozen):
     target: str
     bound: Bound
     plans: StagePlans
-    escalation: dict[Level, tuple[Action, ...]]
+    escalation: dict[Level, LevelActions]
     stage: Stage = Stage.OFFLINE_CI
     step: Annotated[int, Field(ge=0)] = 0
     status: Status = Status.MEASURING
@@ -123,7 +123,7 @@ class Start(Frozen):
     target: str
     bound: Bound
     plans: StagePlans
-    escalation: dict[Level, tuple[Action, ...]]
+    escalation: dict[Level, LevelActions]
     known_good_healthy: bool = True
 
 

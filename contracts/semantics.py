@@ -13,14 +13,17 @@ from typing import Any
 from contracts.diagnostics import Path, Problem
 from contracts.metrics import METRICS, Metric, Shape
 from contracts.model import (
+    STAGES,
     Action,
     Clause,
     ClauseKind,
     Comparator,
     Condition,
     Level,
+    LevelActions,
     Reward,
     Slice,
+    Stage,
     default_escalation,
 )
 from contracts.shape import hint, part, where
@@ -246,31 +249,57 @@ def possible(metric: Metric, reward: Reward | None) -> tuple[float, float]:
 
 
 def _escalation(root: dict[str, Any]) -> Iterator[Problem]:
-    written = "escalation" in root
-    policy = part(dict[Level, tuple[Action, ...]], root["escalation"]) if written else default_escalation()
-    if policy is None:
-        return
-    for level, actions in policy.items():
-        for position, action in enumerate(actions):
-            if action in actions[:position]:
-                at: Path = ("escalation", level.value, position)
-                yield Problem(at, "duplicate-item", f"action {action} is named twice")
-    told: set[Level | Action] = set()
+    policies = _policies(root)
+    for written in policies:
+        yield from _repeated(written, root)
+    told: set[Level] = set()
     for index, raw in enumerate(_items(root, "clauses", list)):
-        level = part(Level, raw.get("level")) if isinstance(raw, dict) else None
-        if level is None:
+        level: Level | None = part(Level, raw.get("level")) if isinstance(raw, dict) else None
+        if level is None or level in told or (level not in policies and _unread(root, level)):
             continue
         path: Path = ("clauses", index, "level")
-        actions = policy.get(level, ())
-        if not actions and level not in told:
+        stages = part(tuple[Stage, ...], raw.get("stages")) or STAGES
+        policy = policies.get(level, LevelActions())
+        silent = [stage for stage in stages if not policy.at(stage)]
+        if silent:
             told.add(level)
-            at = ("escalation", level.value) if level in policy else path
-            message = f"level {level} is used by {where(path[:2], root)} and has no action"
+            at = ("escalation", level.value) if level in policies and "escalation" in root else path
+            place = "" if len(silent) == len(stages) else f" at {', '.join(silent)}"
+            message = f"level {level} is used by {where(path[:2], root)} and has no action{place}"
             yield Problem(at, "level-without-action", message)
-        if Action.FALLBACK in actions and "fallback" not in root and Action.FALLBACK not in told:
-            told.add(Action.FALLBACK)
+        falls = level is Level.L3 or any(Action.FALLBACK in policy.at(stage) for stage in stages)
+        if falls and "fallback" not in root:
+            told.add(level)
             message = f"level {level} falls back, and the contract names no build: fallback: {{build: NAME}}"
             yield Problem(path, "missing-fallback", message)
+
+
+def _policies(root: dict[str, Any]) -> dict[Level, LevelActions]:
+    """The policy, level by level, so that a mistake in one does not hide the others."""
+    if "escalation" not in root:
+        return default_escalation()
+    found = {}
+    for word, raw in _items(root, "escalation", dict).items():
+        level, policy = part(Level, word), part(LevelActions, raw)
+        if level is not None and policy is not None:
+            found[level] = policy
+    return found
+
+
+def _unread(root: dict[str, Any], level: Level) -> bool:
+    """Whether the level's actions may be among what does not validate, which is reported already."""
+    written = root.get("escalation")
+    return not isinstance(written, dict) or level.value in written or not {*written} <= {*Level}
+
+
+def _repeated(level: Level, root: dict[str, Any]) -> Iterator[Problem]:
+    raw = _items(root, "escalation", dict).get(level.value)
+    lists = {(): raw} if isinstance(raw, list) else {(key,): v for key, v in (raw or {}).items()}
+    for key, actions in lists.items():
+        for position, action in enumerate(actions):
+            if action in actions[:position]:
+                at: Path = ("escalation", level.value, *key, position)
+                yield Problem(at, "duplicate-item", f"action {action} is named twice")
 
 
 def _stages(root: dict[str, Any]) -> Iterator[Problem]:

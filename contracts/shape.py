@@ -168,6 +168,8 @@ def where(path: Path, root: Any) -> str:
 
 def _known(loc: Path, tree: Tree) -> Path:
     """The longest part of a validation error's location that is in the document."""
+    if loc[0] == "escalation" and loc[2:3] == ("default",) and loc[:3] not in tree.values:
+        loc = loc[:2] + loc[3:]  # a level's actions were written as one list
     while loc and loc not in tree.values:
         loc = loc[:-1]
     return loc

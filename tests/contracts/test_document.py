@@ -142,6 +142,10 @@ SHAPE = [
     ("{deadline: 10m}", "{min_prompts: 1e400}", [(23, 25, "value")]),
     ("{deadline: 10m}", "{deadline: 10 parsec}", [(23, 22, "value")]),
     ("stages:\n", "escalation: {L7: [log]}\nstages:\n", [(22, 14, "name")]),
+    ("stages:\n", "escalation: {L1: log}\nstages:\n", [(22, 18, "value")]),
+    ("stages:\n", "escalation: {L1: [log, logg]}\nstages:\n", [(22, 24, "value")]),
+    ("stages:\n", "escalation: {L1: {default: [log, 3]}}\nstages:\n", [(22, 34, "value")]),
+    ("stages:\n", "escalation: {L1: {ful: [log]}}\nstages:\n", [(22, 19, "unknown-key")]),
     ("  long:\n", "  lo ng:\n", [(10, 3, "name"), (20, 19, "unknown-slice")]),
 ]
 
@@ -226,6 +230,17 @@ WHOLE = [
     ("stages:\n", "escalation: {L2: [log]}\nstages:\n", [(21, 12, "level-without-action")]),
     ("stages:\n", "escalation: {L1: []}\nstages:\n", [(22, 18, "level-without-action")]),
     ("stages:\n", "escalation: {L1: [log, log]}\nstages:\n", [(22, 24, "duplicate-item")]),
+    (
+        "stages:\n",
+        "escalation: {L1: {default: [log], full: [page, page]}}\nstages:\n",
+        [(22, 48, "duplicate-item")],
+    ),
+    ("stages:\n", "escalation: {L1: {full: [log]}}\nstages:\n", [(22, 18, "level-without-action")]),
+    (
+        "stages:\n",
+        "escalation: {L1: {default: [log], canary: [fallback]}}\nstages:\n",
+        [(21, 12, "missing-fallback")],
+    ),
 ]
 
 
@@ -286,6 +301,12 @@ SAME = [
         "stages:\n",
         "escalation: {L1: [log], L2: [freeze, guard, log], L3: [page, freeze, fallback, log]}\nstages:\n",
     ),
+    (
+        "stages:\n",
+        "escalation: {L1: {default: [page], offline_ci: [log], shadow: [log], canary: [log], full: [log]}, "
+        "L2: {default: [freeze, guard, log], full: [log, freeze, guard]}, "
+        "L3: [page, freeze, fallback, log]}\nstages:\n",
+    ),
 ]
 OTHER = [
     ("lte: 0.1", "lte: 0.1000001"),
@@ -298,6 +319,12 @@ OTHER = [
     ("deadline: 10m", "deadline: 11m"),
     ("{engine: torch}", "{engine: Torch}"),
     ("stages:\n", "certainty: {alpha: 0.04}\nstages:\n"),
+    ("stages:\n", "escalation: {L1: [log], L2: [log, freeze], L3: [log, fallback]}\nstages:\n"),
+    (
+        "stages:\n",
+        "escalation: {L1: {default: [log], full: [page]}, L2: [log, guard, freeze], "
+        "L3: [log, fallback, freeze, page]}\nstages:\n",
+    ),
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from contracts.escalation import actions, violated_slices, violations
-from contracts.model import Action, Contract
+from contracts.model import Action, Contract, Stage
 from contracts.verdicts import Interval, Judgement, Outcome, Verdict
 
 LOG, GUARD, FREEZE, FALLBACK, PAGE = Action
@@ -64,6 +64,13 @@ def test_default_actions_are_the_three_levels(levels, expected):
 def test_the_contracts_own_actions_count():
     own = contract(escalation={"L1": ["page"]})
     assert actions(own, judgement(verdict("VIOLATED", "L1"), verdict("VIOLATED", "L2"))) == (PAGE,)
+
+
+@pytest.mark.parametrize(("stage", "expected"), [("shadow", (LOG,)), ("full", (FREEZE, PAGE))])
+def test_actions_are_those_of_the_judgements_stage(stage, expected):
+    own = contract(escalation={"L2": {"default": ["log"], "full": ["page", "freeze"]}})
+    seen = judgement(verdict("VIOLATED", "L2")).model_copy(update={"stage": Stage(stage)})
+    assert actions(own, seen) == expected
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])

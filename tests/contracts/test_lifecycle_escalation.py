@@ -107,3 +107,28 @@ def test_l3_in_shadow_without_known_good_freezes_by_the_violation_since_no_user_
         step(transition.after, Resume(actor="ann", reason="r"), after(promotion, 2)).after.stage
         is Stage.SHADOW
     )
+
+
+def test_the_stage_decides_the_actions() -> None:
+    policy = {"default": (Action.LOG, Action.FREEZE), "canary": (Action.GUARD,)}
+    start = begin(L2=policy).after
+    shadow, canary = at(Stage.SHADOW, start=start), at(Stage.CANARY, start=start)
+    frozen = step(shadow, judged(shadow, False, violated_slices=("long",)), after(shadow, 1)).after
+    guarded = step(canary, judged(canary, False, violated_slices=("long",)), after(canary, 1)).after
+    assert (frozen.status, frozen.guarded) == (Status.FROZEN, ())
+    assert (guarded.status, guarded.guarded) == (Status.MEASURING, ("long",))
+
+
+@pytest.mark.parametrize("level", [Level.L2, Level.L3])
+def test_no_stage_is_milder_than_its_level(level: Level) -> None:
+    policy = {"default": tuple(Action), "canary": ()}
+    promotion = at(Stage.CANARY, start=begin(**{level.value: policy}).after)
+    expected = {Level.L2: Status.FROZEN, Level.L3: Status.FALLEN_BACK}[level]
+    assert (
+        step(promotion, judged(promotion, False, level=level), after(promotion, 1)).after.status is expected
+    )
+
+
+def test_a_policy_by_stage_survives_storage() -> None:
+    promotion = begin(L2={"default": (Action.LOG,), "full": (Action.PAGE,)}).after
+    assert type(promotion).model_validate_json(promotion.model_dump_json()) == promotion

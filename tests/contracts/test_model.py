@@ -1,5 +1,6 @@
 """The contract's values: limits, conditions, defaults, and what they refuse."""
 
+import json
 import math
 
 import pytest
@@ -16,6 +17,7 @@ from contracts.model import (
     Comparator,
     Condition,
     Level,
+    LevelActions,
     Limit,
     Pair,
     Sampling,
@@ -95,7 +97,13 @@ def test_values_are_frozen() -> None:
 
 def test_defaults() -> None:
     assert StagePlans().min_prompts(Stage.CANARY) == 1
-    assert default_escalation()[Level.L3] == (Action.LOG, Action.FALLBACK, Action.FREEZE, Action.PAGE)
+    for stage in Stage:
+        assert default_escalation()[Level.L3].at(stage) == (
+            Action.LOG,
+            Action.FALLBACK,
+            Action.FREEZE,
+            Action.PAGE,
+        )
     assert not Sampling().truncated
     assert Sampling(top_k=5).truncated
     clause = Clause.model_validate(
@@ -103,6 +111,26 @@ def test_defaults() -> None:
     )
     assert clause.slices == ("all",)
     assert clause.stages == tuple(Stage)
+
+
+@pytest.mark.parametrize(
+    ("written", "offline", "full", "back"),
+    [
+        (["log"], ("log",), ("log",), ["log"]),
+        ({"default": ["log"]}, ("log",), ("log",), ["log"]),
+        ({"default": ["log"], "full": ["page"]}, ("log",), ("page",), {"default": ["log"], "full": ["page"]}),
+        ({"full": ["page"]}, (), ("page",), {"default": [], "full": ["page"]}),
+        ({"default": ["log"], "full": []}, ("log",), (), {"default": ["log"], "full": []}),
+    ],
+)
+def test_actions_by_stage(
+    written: object, offline: tuple[str, ...], full: tuple[str, ...], back: object
+) -> None:
+    policy = LevelActions.model_validate(written)
+    assert (policy.at(Stage.OFFLINE_CI), policy.at(Stage.FULL)) == (offline, full)
+    assert policy.model_dump(mode="json") == back
+    assert LevelActions.model_validate(policy.model_dump(mode="json")) == policy
+    assert LevelActions.model_validate_json(json.dumps(written), strict=True) == policy
 
 
 def test_the_registry_is_consistent() -> None:
