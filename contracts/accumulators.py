@@ -1,4 +1,4 @@
-"""The mergeable accumulators evidence is made of.
+"""The mergeable accumulators evidence is made of; those of paired metrics are in `paired_accumulators`.
 
 Merging is associative, commutative and exact (integers and exact sums, never rounded
 ones). The unit of n is the prompt [S5]: every accumulator counts draws, not tokens.
@@ -7,9 +7,11 @@ ones). The unit of n is the prompt [S5]: every accumulator counts draws, not tok
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -25,7 +27,7 @@ from pydantic import (
 from contracts.model import Phase
 
 GRID = 2**30  # parts of a share that is a real number, not a count
-CALIBRATION_UNIT = 2**20  # fixed point of the calibration cross-moments
+_RATIONAL = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
 MAX_NAMED = 16  # positions of unmeasurable decisions kept by name; the count is exact regardless
 
 
@@ -34,6 +36,8 @@ class EvidenceMismatch(ValueError):
 
 
 def _fraction(value: Any) -> Fraction:
+    if isinstance(value, str) and not _RATIONAL.fullmatch(value):  # "1e999999999" would fill the memory
+        raise ValueError(f"not a rational number: {value[:40]!r}")
     return value if isinstance(value, Fraction) else Fraction(value)
 
 
@@ -84,41 +88,66 @@ class Extreme(Value):
 
 
 class Moments(Value):
-    """Exact first and second moments of one number a draw; weights are equal.
+    """Exact first three moments of one number a draw; weights are equal.
 
-    `total` and `squares` are exact rationals of the float64 inputs, so that merging is
-    associative to the last bit.
+    `total`, `squares` and `cubes` are exact rationals of the float64 inputs, so that merging
+    is associative to the last bit.
     """
 
     n: Annotated[int, Field(ge=0)] = 0
     total: Exact = Fraction(0)
     squares: Exact = Fraction(0)
+    cubes: Exact = Fraction(0)
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
-        """Moments of finite float64 `values`. Raises ValueError on NaN or infinity."""
+        """Moments of finite float64 `values`. Raises ValueError on NaN, OverflowError on infinity."""
         exact = [Fraction(v) for v in values]
-        return cls(
-            n=len(exact), total=sum(exact, Fraction(0)), squares=sum((v * v for v in exact), Fraction(0))
+        total, squares, cubes = (sum((v**power for v in exact), Fraction(0)) for power in (1, 2, 3))
+        return cls(n=len(exact), total=total, squares=squares, cubes=cubes)
+
+    def times(self, factor: Fraction) -> Self:
+        """The moments `factor` times as many draws of the same kind would have."""
+        return type(self)(
+            n=round(self.n * factor),
+            total=self.total * factor,
+            squares=self.squares * factor,
+            cubes=self.cubes * factor,
         )
 
     def merge(self, other: Self) -> Self:
         """The moments of both samples."""
         return type(self)(
-            n=self.n + other.n, total=self.total + other.total, squares=self.squares + other.squares
+            n=self.n + other.n,
+            total=self.total + other.total,
+            squares=self.squares + other.squares,
+            cubes=self.cubes + other.cubes,
         )
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """The mean, rounded once. Raises ZeroDivisionError when empty."""
         return float(self.total / self.n)
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """The unbiased sample variance (n − 1), rounded once; 0.0 for fewer than two draws."""
         if self.n < 2:
             return 0.0
         return float((self.squares - self.total * self.total / self.n) / (self.n - 1))
+
+    @cached_property
+    def skewness(self) -> float:
+        """The sample skewness m₃/m₂^1.5; 0.0 without variance or with fewer than three draws."""
+        if self.n < 3:
+            return 0.0
+        mean, second = self.total / self.n, self.squares / self.n
+        m2 = second - mean * mean
+        if m2 <= 0:
+            return 0.0
+        m3 = self.cubes / self.n - 3 * mean * second + 2 * mean**3
+        sign = 1.0 if m3 > 0 else -1.0
+        return sign * math.sqrt(float(m3 * m3 / m2**3))
 
 
 def _counter(value: Any) -> tuple[tuple[int, int, int], ...]:
@@ -180,63 +209,22 @@ class Draws(Value):
         return float(sum((Fraction(k, n) for n, k in exceeding.items()), Fraction(0)) / self.n)
 
 
-class Bin(Value):
-    """One calibration bin of one side: decisions, confidence summed, hits counted."""
-
-    count: int = 0
-    confidence: Exact = Fraction(0)
-    hits: int = 0
-
-    def merge(self, other: Self) -> Self:
-        """Both bins' decisions."""
-        return type(self)(
-            count=self.count + other.count,
-            confidence=self.confidence + other.confidence,
-            hits=self.hits + other.hits,
-        )
-
-
-class Calibration(Value):
-    """Equal-width confidence bins of both kernels over the same decisions [Q11].
-
-    `cross` is what an interval over *prompts* needs: the upper triangle, row by row, of
-    Σ v vᵀ over prompts, v = (decisions, confidence − hits of each train bin, the same of
-    each inference bin) in units of 1/CALIBRATION_UNIT, rounded to integers. Length
-    D(D + 1)/2 with D = 2·bins + 1.
-    """
-
-    train: tuple[Bin, ...]
-    inference: tuple[Bin, ...]
-    prompts: int = 0
-    cross: tuple[Exact, ...] = ()
-
-    def merge(self, other: Self) -> Self:
-        """Both samples' bins. Raises EvidenceMismatch when the bin counts differ."""
-        if len(self.train) != len(other.train):
-            raise EvidenceMismatch("calibration evidence with different numbers of bins")
-        return type(self)(
-            train=tuple(a.merge(b) for a, b in zip(self.train, other.train, strict=True)),
-            inference=tuple(a.merge(b) for a, b in zip(self.inference, other.inference, strict=True)),
-            prompts=self.prompts + other.prompts,
-            cross=tuple(a + b for a, b in zip(self.cross, other.cross, strict=True)),
-        )
-
-
 def _histogram(value: Any) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((int(a), int(b)) for a, b in value))
 
 
 class Sketch(Value):
-    """Quantile sketch of non-negative numbers: log-spaced buckets, relative error <= 0.5 %.
+    """Quantile sketch of non-negative numbers: log-spaced buckets, relative error <= `ERROR`.
 
     Bucket i > `ZERO` holds values in (γ^(i−1), γ^i] with γ = 1.01; values at or below
-    1e-9 share the bucket `ZERO`. Counts are exact, so rank statistics are exact up to
-    the bucket's width.
+    1e-9 share the bucket `ZERO`. Counts are exact, so the middle of the bucket a rank falls in is
+    within `ERROR` of the value of that rank, relatively (absolutely within TINY/2 in `ZERO`).
     """
 
     GAMMA: ClassVar[float] = 1.01
     ZERO: ClassVar[int] = -2083
     TINY: ClassVar[float] = 1e-9
+    ERROR: ClassVar[float] = (GAMMA - 1.0) / (GAMMA + 1.0)  # 0.4975 %: half a bucket over its middle
 
     buckets: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_histogram)] = ()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from contracts.accumulators import CALIBRATION_UNIT, Bin, Calibration
+from contracts.paired_accumulators import CALIBRATION_UNIT, Bin, Calibration
 
 if TYPE_CHECKING:
     import numpy as np

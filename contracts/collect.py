@@ -9,7 +9,7 @@ Reductions: float64 throughout; means within a prompt with math.fsum, sums over 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -27,8 +27,18 @@ from contracts.accumulators import (
 )
 from contracts.calibration import Calibrated, CalibrationSums
 from contracts.evidence import Cell, Evidence, Provenance, RecordsRef
+from contracts.generations import (
+    Graded,
+    Rewarded,
+    frozen_rewards,
+    gap_draws,
+    paired_reward,
+    weighted_reward,
+    whole,
+)
 from contracts.metrics import METRICS, Shape
-from contracts.model import Clause, Contract, Phase
+from contracts.model import Clause, Contract, Phase, Reward
+from contracts.paired_accumulators import Outcomes, Weights
 from contracts.reductions import Measured, Prompt, limits_mean, measure, metric_key, phases_of
 from contracts.slices import Attributes, matches
 
@@ -62,6 +72,9 @@ class _Pending:
     events: int = 0
     trials: int = 0
     gauge: Gauge | None = None
+    weights: list[tuple[int, float, float]] = field(default_factory=list)
+    rewards: list[Rewarded] = field(default_factory=list)
+    outcomes: list[tuple[bool, bool]] = field(default_factory=list)
 
     def add(self, measured: Measured) -> None:
         self.missed += len(measured.missed)
@@ -76,8 +89,15 @@ class _Pending:
             self.calibration = measured.calibration.plus(self.calibration)
         if measured.nll is not None:
             self.nll.append(measured.nll)
+        if measured.weights is not None:
+            self.weights.append(measured.weights)
+        if measured.reward is not None:
+            self.rewards.append(measured.reward)
+            self.weights.extend([measured.reward.weights] if measured.reward.weights else [])
+        if measured.outcome is not None:
+            self.outcomes.append(measured.outcome)
 
-    def frozen(self, clause: Clause, name: str, phase: Phase | None) -> Cell:
+    def frozen(self, clause: Clause, name: str, phase: Phase | None, reward: Reward | None) -> Cell:
         """As evidence, with the accumulators of docs/architecture.md's table."""
         metric = METRICS[clause.metric]
         cell = partial(
@@ -101,6 +121,11 @@ class _Pending:
                 nll_train=Moments.of(train) if train else None,
                 nll_inference=Moments.of(inference) if train else None,
                 nll_gap=Moments.of(b - a for a, b in self.nll) if train else None,
+                extreme=self.extreme,
+                weights=Weights.of(self.weights) if self.weights else None,
+                outcomes=Outcomes.of(self.outcomes) if self.outcomes else None,
+                rewards=frozen_rewards(self.rewards),
+                draws=gap_draws(self.rewards, reward) if reward else None,
             )
         if not limits_mean(clause):
             draws: Draws | None = Draws.of(self.shares)
@@ -127,6 +152,8 @@ class Collector:
         self._cells: dict[tuple[str, str, Phase | None], _Pending] = {}
         self._seen: set[tuple[str, Phase]] = set()
         self._draws: set[str] = set()
+        self._generated: set[tuple[str, str]] = set()
+        self._form: str | None = None
         self._keys: frozenset[str] | None = None
 
     @property
@@ -135,6 +162,8 @@ class Collector:
         keys = {metric_key(c) for c in self._clauses if METRICS[c.metric].shape is Shape.DECISION}
         if "clip_fraction_at_zero" in keys:
             keys = keys - {"clip_fraction_at_zero"} | {"log_ratio"}
+        if any(c.metric == "ess" for c in self._clauses):
+            keys |= {"log_ratio"}
         return frozenset(keys)
 
     @property
@@ -146,6 +175,16 @@ class Collector:
     def needs_nll(self) -> bool:
         """Whether a clause needs negative log-likelihoods."""
         return any(c.metric == "ppl_ratio" for c in self._clauses)
+
+    @property
+    def needs_rewards(self) -> bool:
+        """Whether a clause needs rewards of generations."""
+        return any(c.metric == "reward_drift" for c in self._clauses)
+
+    @property
+    def needs_outcomes(self) -> bool:
+        """Whether a clause needs graded outcomes of generations."""
+        return any(c.metric == "flip_rate" for c in self._clauses)
 
     def add_prompt(
         self,
@@ -184,6 +223,60 @@ class Collector:
             if measured is not None:
                 for name in self._slices_of(clause, attributes):
                     self._cell(clause, name, phase).add(measured)
+
+    def add_rewards(self, draw: str, attributes: Attributes, train: Graded, inference: Graded) -> None:
+        """Add the rewards of what both kernels generated for one prompt, for `reward_drift`.
+
+        Each side is one reward or those of several generations, of which the mean counts; NaN is
+        unmeasurable. Raises BadValues, with nothing added, for a draw given twice, a reward outside
+        the contract's range, or importance-weighted rewards in the same shard.
+        """
+        self._add_reward(draw, attributes, "paired", lambda reward: paired_reward(reward, train, inference))
+
+    def add_weighted_reward(
+        self, draw: str, attributes: Attributes, reward: float, log_weight: float
+    ) -> None:
+        """Add the reward of one generation by inference, with log π_train(y|x) − log π_inf(y|x), nats.
+
+        For `reward_drift` where only the serving kernel generates. A weight that is no number, or
+        beyond ±300 nats, is unmeasurable. Raises as :meth:`add_rewards`.
+        """
+        self._add_reward(draw, attributes, "weighted", lambda r: weighted_reward(r, reward, log_weight))
+
+    def add_outcome(
+        self, draw: str, attributes: Attributes, train: bool | None, inference: bool | None
+    ) -> None:
+        """Add whether both kernels passed one task, for `flip_rate`; None is ungraded, so unmeasurable.
+
+        Raises BadValues for a draw given twice.
+        """
+        pair = None if train is None or inference is None else (bool(train), bool(inference))
+        self._add_generation("flip_rate", draw, attributes, Measured(outcome=pair))
+
+    def _add_reward(
+        self, draw: str, attributes: Attributes, form: str, of: Callable[[Reward], Rewarded | None]
+    ) -> None:
+        if self._contract.reward is None:
+            raise BadValues(f"draw {draw!r}: the contract has no reward section")
+        if self._form not in {None, form}:
+            raise BadValues(f"draw {draw!r}: {form} rewards beside {self._form} ones; a shard has one kind")
+        try:
+            found = of(self._contract.reward)
+        except ValueError as error:
+            raise BadValues(f"draw {draw!r}: {error}") from None
+        self._add_generation("reward_drift", draw, attributes, Measured(reward=found))
+        self._form = form
+
+    def _add_generation(self, metric: str, draw: str, attributes: Attributes, measured: Measured) -> None:
+        if (draw, metric) in self._generated:
+            raise BadValues(f"draw {draw!r}, {metric}: given twice; a draw counts once")
+        self._generated.add((draw, metric))
+        self._draws.add(draw)
+        if measured.reward is None and measured.outcome is None:
+            measured = Measured(missed=[whole(draw)])
+        for clause in self._clauses:
+            for name in self._slices_of(clause, attributes) if clause.metric == metric else ():
+                self._cell(clause, name, None).add(measured)
 
     def add_request(
         self,
@@ -242,7 +335,7 @@ class Collector:
         """Everything added so far, as this shard's evidence."""
         clauses = {clause.id: clause for clause in self._clauses}
         cells = [
-            pending.frozen(clauses[clause], name, phase)
+            pending.frozen(clauses[clause], name, phase, self._contract.reward)
             for (clause, name, phase), pending in self._cells.items()
         ]
         return Evidence(

@@ -1,4 +1,4 @@
-"""Findings on drift: decision metrics and paired ones."""
+"""Findings on drift of decisions; paired metrics are in `paired_findings`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from contracts import intervals, phrases
-from contracts.accumulators import Calibration, Draws, Extreme, Moments, Position
+from contracts.accumulators import Draws, Extreme, Moments, Position
 from contracts.evidence import Cell
 from contracts.finding import Bound, Finding, Setting, asymptotic, limited, plug_in, said, share
 from contracts.metrics import METRICS
@@ -77,56 +77,28 @@ def mean_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -
     if cell.draws is not None and not setting.census:
         found = share(cell.draws, setting, blank, exact=False)
     else:
-        found = _average(moments, setting, blank, lambda v: v)
+        found = average(moments, setting, blank, lambda v: v)
     return limited(replace(found, observed=moments.mean), f"mean {clause.metric}", setting)
 
 
-def _average(moments: Moments, setting: Setting, blank: Finding, shown: Callable[[float], float]) -> Finding:
+def average(moments: Moments, setting: Setting, blank: Finding, shown: Callable[[float], float]) -> Finding:
     """An unbounded mean, through the increasing function `shown`, against a limit."""
-    blank = replace(blank, observed=_safely(shown, moments.mean), n=moments.n)
+    blank = replace(blank, observed=safely(shown, moments.mean), n=moments.n)
     if setting.census:
-        return plug_in(blank, _safely(shown, moments.mean))
+        return plug_in(blank, safely(shown, moments.mean))
 
     def bound_of(sample: Moments) -> Bound:
         def bound(alpha: float) -> tuple[float, float]:
             low, high = setting.mean_bounds(sample, alpha)
-            return _safely(shown, low), _safely(shown, high)
+            return safely(shown, low), safely(shown, high)
 
         return bound
 
     return asymptotic(replace(blank, method=setting.mean_method), moments, bound_of, setting)
 
 
-def paired_finding(clause: Clause, cell: Cell, setting: Setting, blank: Finding) -> Finding:
-    """`ece_gap` from calibration bins, `ppl_ratio` from paired negative log-likelihoods."""
-    if cell.calibration is not None:
-        found = _calibration_gap(cell.calibration, setting, blank)
-    elif cell.nll_gap is not None:
-        found = _average(cell.nll_gap, setting, blank, math.exp)
-    else:
-        return blank
-    return limited(found, clause.metric, setting)
-
-
-def _calibration_gap(calibration: Calibration, setting: Setting, blank: Finding) -> Finding:
-    signed, residuals = intervals.calibration_gap(calibration)
-    blank = replace(blank, observed=abs(signed), n=residuals.n)
-    if setting.census:
-        return plug_in(blank, abs(signed))
-
-    def bound_of(sample: Moments) -> Bound:
-        def bound(alpha: float) -> tuple[float, float]:
-            low, high = (signed + end for end in setting.mean_bounds(sample, alpha))
-            return max(low, -high, 0.0), min(max(abs(low), abs(high)), 1.0)
-
-        return bound
-
-    return asymptotic(
-        replace(blank, method=f"delta-method, {setting.mean_method}"), residuals, bound_of, setting
-    )
-
-
-def _safely(shown: Callable[[float], float], value: float) -> float:
+def safely(shown: Callable[[float], float], value: float) -> float:
+    """`shown(value)`, infinite where it overflows."""
     try:
         return shown(value)
     except OverflowError:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from contracts.accumulators import (
-    Bin,
-    Calibration,
     Count,
     Draws,
     EvidenceMismatch,
@@ -28,6 +26,7 @@ from contracts.accumulators import (
     Value,
 )
 from contracts.model import Phase, Stage
+from contracts.paired_accumulators import Bin, Calibration, Outcomes, Rewards, Weights
 
 __all__ = [
     "Bin",
@@ -40,15 +39,23 @@ __all__ = [
     "Extreme",
     "Gauge",
     "Moments",
+    "Outcomes",
     "Position",
     "Provenance",
     "RecordsRef",
+    "Rewards",
     "Sketch",
     "Unmeasurable",
+    "UnreadableEvidence",
     "Value",
+    "Weights",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class UnreadableEvidence(ValueError):
+    """Serialised evidence this version cannot read: another format, or no evidence at all."""
 
 
 class Cell(Value):
@@ -72,6 +79,9 @@ class Cell(Value):
     nll_gap: Moments | None = None
     candidate: Sketch | None = None
     baseline: Sketch | None = None
+    outcomes: Outcomes | None = None
+    rewards: Rewards | None = None
+    weights: Weights | None = None
     count: Count | None = None
     gauge: Gauge | None = None
 
@@ -115,7 +125,7 @@ class RecordsRef(Value):
 class Evidence(Value):
     """Everything measured in one attempt of one stage, mergeable over disjoint shards."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     provenance: Provenance
     shards: tuple[str, ...]
     prompts: Annotated[int, Field(ge=0)]
@@ -148,9 +158,32 @@ class Evidence(Value):
             records=tuple(sorted((*self.records, *other.records), key=lambda r: r.uri)),
         )
 
+    @classmethod
+    def read(cls, serialised: bytes | str) -> Self:
+        """Evidence from its serialised form. Raises UnreadableEvidence, and never guesses.
+
+        A form of another schema version is refused, whatever else it holds.
+        """
+        try:
+            plain = json.loads(serialised)
+        except ValueError as error:
+            raise UnreadableEvidence(f"evidence is not JSON: {error}") from None
+        version = plain.get("schema_version") if isinstance(plain, dict) else None
+        if type(version) is not int or version != SCHEMA_VERSION:
+            raise UnreadableEvidence(
+                f"evidence has schema_version {version!r}, and this version reads {SCHEMA_VERSION} only; "
+                "measure again, or read it with the version that wrote it"
+            )
+        try:
+            return cls.model_validate_json(serialised)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UnreadableEvidence(f"evidence is malformed at {where}: {first['msg']}") from None
+
     def canonical(self) -> bytes:
-        """The serialised form: UTF-8 JSON, sorted keys, no spaces, infinities as strings."""
-        plain = json.loads(self.model_dump_json())
+        """The serialised form: UTF-8 JSON, sorted keys, no spaces or nulls, infinities as strings."""
+        plain = json.loads(self.model_dump_json(exclude_none=True))
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @property

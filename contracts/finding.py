@@ -59,7 +59,7 @@ class Setting:
     @property
     def mean_method(self) -> str:
         """Name of the bound `mean_bounds` gives."""
-        return "asymptotic-cs" if self.stream else "student-t"
+        return f"{'asymptotic-cs' if self.stream else 'student-t'} (asymptotic, skew-corrected)"
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,7 @@ def asymptotic(
     found = bounded(blank, bound_of(moments), setting)
 
     def decides(m: int) -> bool:
-        ends = bound_of(Moments(n=m, total=moments.total * m / n, squares=moments.squares * m / n))(
-            setting.alpha
-        )
+        ends = bound_of(moments.times(Fraction(m, n)))(setting.alpha)
         return within(blank, ends) or excludes(blank, ends)
 
     found = replace(found, needed=lambda: sequential.smallest(decides, max(n, least)))

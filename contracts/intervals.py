@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from contracts.accumulators import CALIBRATION_UNIT, Calibration, Moments, Sketch
-from contracts.sequential import invert_quantile, smallest
+from contracts.accumulators import Moments, Sketch
+from contracts.paired_accumulators import CALIBRATION_UNIT, Calibration, Weights
+from contracts.sequential import invert_quantile, smallest, studentised
 
 ASYMPTOTIC_MINIMUM = 30  # prompts below which a normal approximation is not believed
 
@@ -67,14 +68,14 @@ def student_t(moments: Moments, alpha: float) -> tuple[float, float]:
     """Bounds on the mean of unbounded per-prompt values, each end one-sided at alpha.
 
     Method "student-t": exact for normal values, asymptotic for any others with a finite
-    variance. (−inf, inf) below two prompts.
+    variance, and corrected for their skewness (`sequential.studentised`). (−inf, inf) below two
+    prompts.
     """
     from scipy.special import stdtrit
 
     if moments.n < 2:
         return -math.inf, math.inf
-    width = float(stdtrit(moments.n - 1, 1.0 - alpha)) * math.sqrt(moments.variance / moments.n)
-    return moments.mean - width, moments.mean + width
+    return studentised(moments, float(stdtrit(moments.n - 1, 1.0 - alpha)))
 
 
 def quantile_bounds(sketch: Sketch, q: float, alpha: float) -> tuple[float, float]:
@@ -108,11 +109,12 @@ def sketch_quantile(sketch: Sketch, q: float) -> tuple[float, float]:
 
 def sketch_moments(sketch: Sketch) -> tuple[Moments, float]:
     """Moments of the bucket middles, and the relative error their mean can have (0.5 %)."""
-    total, squares = Fraction(0), Fraction(0)
+    total, squares, cubes = Fraction(0), Fraction(0), Fraction(0)
     for bucket, count in sketch.buckets:
         middle = Fraction(sum(Sketch.edges(bucket)) / 2.0)
         total, squares = total + middle * count, squares + middle * middle * count
-    return Moments(n=sketch.n, total=total, squares=squares), (Sketch.GAMMA - 1.0) / (Sketch.GAMMA + 1.0)
+        cubes += middle**3 * count
+    return Moments(n=sketch.n, total=total, squares=squares, cubes=cubes), Sketch.ERROR
 
 
 def calibration_gap(calibration: Calibration) -> tuple[float, Moments]:
@@ -135,6 +137,35 @@ def calibration_gap(calibration: Calibration) -> tuple[float, Moments]:
         squares += left * right * moment * (1 if position in _diagonal(len(direction)) else 2)
     scale = Fraction(calibration.prompts, decisions * CALIBRATION_UNIT)
     return float(gap), Moments(n=calibration.prompts, squares=max(squares, Fraction(0)) * scale * scale)
+
+
+def effective_sample_size(weights: Weights) -> tuple[float, Moments]:
+    """ESS (Σw)²/(n Σw²) in [0, 1] over all decisions [Q16], and what its variance is made of.
+
+    The moments returned are those of ESS·P·(2aᵢ/A − nᵢ/N − bᵢ/B) over P prompts, mean 0, with
+    (n, a, b) = (decisions, Σw, Σw²) of a prompt and N, A, B their sums: the delta method with
+    prompts as draws. Asymptotic, and blind to a weight so rare that none was seen. Exact rational
+    arithmetic, rounded once. Raises ZeroDivisionError when empty or all weights are 0.
+    """
+    decisions, total, squares = weights.sums
+    size = total * total / (decisions * squares)
+    direction = (-1 / decisions, 2 / total, -1 / squares)
+    pairs = itertools.combinations_with_replacement(range(3), 2)
+    spread = sum(
+        (
+            direction[i] * direction[j] * moment * (1 if i == j else 2)
+            for (i, j), moment in zip(pairs, weights.cross, strict=True)
+        ),
+        Fraction(0),
+    )
+    scale = size * weights.prompts
+    return float(size), Moments(n=weights.prompts, squares=max(spread, Fraction(0)) * scale * scale)
+
+
+def mcnemar_p_value(train_only: int, inference_only: int) -> float:
+    """Exact two-sided McNemar test that flips go either way equally often [Q13]."""
+    flips = train_only + inference_only
+    return min(1.0, 2.0 * binomial_p_value(max(train_only, inference_only), flips, 0.5))
 
 
 def _sign(value: Fraction) -> Fraction:

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 from contracts import phrases
 from contracts.correction import bonferroni, e_bh, holm
-from contracts.drift_findings import every_finding, mean_finding, paired_finding, soft_finding
+from contracts.drift_findings import every_finding, mean_finding, soft_finding
 from contracts.evidence import Cell, Evidence
 from contracts.finding import Finding, Setting, blank_finding
 from contracts.metrics import METRICS, Shape
-from contracts.model import Certainty, Clause, ClauseKind, Contract, Phase, Stage
+from contracts.model import Certainty, Clause, ClauseKind, Contract, Phase, Reward, Stage
+from contracts.paired_findings import paired_finding
 from contracts.reductions import limits_mean, phases_of
 from contracts.service_findings import count_finding, gauge_finding, runtime_finding
 from contracts.verdicts import Interval, Judgement, Outcome, Verdict
 
-JUDGE_VERSION = "1"
+JUDGE_VERSION = "2"
 _DIGITS = 12  # verdicts keep this many, so that they do not hang on the last bit of a library
 
 
@@ -56,7 +57,7 @@ def judge(contract: Contract, evidence: Evidence, *, contract_digest: str) -> Ju
     setting = Setting.of(contract, stage)
     cells = {cell.key: cell for cell in evidence.cells}
     cases = [
-        _Case(clause, name, phase, cell, find(clause, cell, setting))
+        _Case(clause, name, phase, cell, find(clause, cell, setting, contract.reward))
         for clause in contract.clauses_at(stage)
         for name in clause.slices
         for phase in phases_of(clause)
@@ -81,8 +82,11 @@ def judge(contract: Contract, evidence: Evidence, *, contract_digest: str) -> Ju
     )
 
 
-def find(clause: Clause, cell: Cell | None, setting: Setting) -> Finding:
-    """Judge one cell by the shape of the clause's metric; `n == 0` means nothing was seen."""
+def find(clause: Clause, cell: Cell | None, setting: Setting, reward: Reward | None = None) -> Finding:
+    """Judge one cell by the shape of the clause's metric; `n == 0` means nothing was seen.
+
+    `reward` is the contract's section, which `reward_drift` needs.
+    """
     blank = blank_finding(clause)
     if cell is None:
         return blank
@@ -94,7 +98,7 @@ def find(clause: Clause, cell: Cell | None, setting: Setting) -> Finding:
     if shape is Shape.RUNTIME:
         return runtime_finding(clause, cell, setting, blank)
     if shape is Shape.PAIRED:
-        return paired_finding(clause, cell, setting, blank)
+        return paired_finding(clause, cell, setting, blank, reward)
     if clause.kind is ClauseKind.SOFT:
         return soft_finding(clause, cell, setting, blank)
     return (mean_finding if limits_mean(clause) else every_finding)(clause, cell, setting, blank)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from contracts.accumulators import Extreme, Position
 from contracts.calibration import Calibrated, CalibrationSums
+from contracts.generations import GENERATION_METRICS, MOST_LOG_WEIGHT, Rewarded, token_weights
 from contracts.metrics import METRICS, Shape
 from contracts.model import Clause, ClauseKind, Clip, Comparator, Phase
 
@@ -32,8 +33,12 @@ def metric_key(clause: Clause) -> str:
 
 
 def phases_of(clause: Clause) -> tuple[Phase | None, ...]:
-    """The phases a clause is judged in: the one it names, else both; (None,) for request metrics."""
-    if METRICS[clause.metric].shape not in {Shape.DECISION, Shape.PAIRED}:
+    """The phases a clause is judged in: the one it names, else both; (None,) where none are told apart.
+
+    Requests and whole generations have no phase.
+    """
+    phased = METRICS[clause.metric].shape in {Shape.DECISION, Shape.PAIRED}
+    if not phased or clause.metric in GENERATION_METRICS:
         return (None,)
     return (clause.phase,) if clause.phase is not None else tuple(Phase)
 
@@ -85,6 +90,9 @@ class Measured:
     extreme: Extreme | None = None
     calibration: CalibrationSums | None = None
     nll: tuple[float, float] | None = None
+    weights: tuple[int, float, float] | None = None
+    reward: Rewarded | None = None
+    outcome: tuple[bool, bool] | None = None
 
 
 def measure(clause: Clause, prompt: Prompt, clip: Clip | None) -> Measured | None:
@@ -93,6 +101,8 @@ def measure(clause: Clause, prompt: Prompt, clip: Clip | None) -> Measured | Non
         return _calibration(clause, prompt)
     if clause.metric == "ppl_ratio":
         return _nll(prompt)
+    if clause.metric == "ess":
+        return _weights(prompt)
     values = _values(clause, prompt, clip)
     if values is None:
         return None
@@ -192,6 +202,24 @@ def _calibration(clause: Clause, prompt: Prompt) -> Measured | None:
     kept = Calibrated(*(row[~prompt.broken] for row in prompt.calibration.arrays()))
     sums = CalibrationSums.of(kept, clause.bins or DEFAULT_BINS) if len(kept.hit_train) else None
     return Measured(missed=prompt.positions(prompt.broken), calibration=sums)
+
+
+def _weights(prompt: Prompt) -> Measured | None:
+    """The prompt's importance weights [Q16], and where the largest stands."""
+    import numpy as np
+
+    ratios = prompt.values.get("log_ratio")
+    if ratios is None:
+        return None
+    broken = prompt.broken | ~(np.abs(ratios) <= MOST_LOG_WEIGHT)
+    kept = np.flatnonzero(~broken)
+    if not kept.size:
+        return Measured(missed=prompt.positions(broken))
+    return Measured(
+        missed=prompt.positions(broken),
+        weights=token_weights(ratios[kept]),
+        extreme=_extreme(prompt, np.exp(np.where(broken, 0.0, ratios)), kept),
+    )
 
 
 def _nll(prompt: Prompt) -> Measured | None:

@@ -72,8 +72,6 @@ def _log_mixture(
     counts: NDArray[np.float64],
 ) -> float:
     """Log Σ_j w_j Π_i (1 + bets_j·gains_i)^counts_i."""
-    import numpy as np
-
     if not counts.size:
         return 0.0
     return float(_log_sum_exp(log_weights + _growth(bets, gains).T @ counts))
@@ -258,13 +256,26 @@ def binary(events: int, trials: int) -> Draws:
     return Draws(shares=tuple(s for s in ((0, 1, trials - events), (1, 1, events)) if s[2]))
 
 
+def studentised(moments: Moments, z: float) -> tuple[float, float]:
+    """μ̂ ± z·σ̂/√n, each end moved outwards where the sample's skewness γ asks for it.
+
+    The one-sided Edgeworth correction γ(1 + 2z²)/(6n)·σ̂: without it the upper end of a
+    right-skewed mean is too low, and a clause on it passes too often. Never moved inwards.
+    """
+    n, deviation = moments.n, math.sqrt(moments.variance)
+    shift = moments.skewness * (1.0 + 2.0 * z * z) / (6.0 * n) * deviation
+    width = z * deviation / math.sqrt(n)
+    return moments.mean - width + min(shift, 0.0), moments.mean + width + max(shift, 0.0)
+
+
 def asymptotic_cs(moments: Moments, alpha: float, at: int) -> tuple[float, float]:
     """Asymptotic confidence sequence of an unbounded mean, each end one-sided at alpha.
 
     Method "asymptotic-cs": μ̂ ± σ̂·√(2(nη² + 1)/(n²η²)·log(1 + √(nη² + 1)/(2α))), the normal
     mixture boundary with η chosen so that it is tightest near n = `at` draws, which must not
-    depend on the data. Its coverage is asymptotic: it assumes nothing but a finite variance, and
-    promises nothing at small n. Moments exact, the rest float64. n < 2 gives (−inf, inf).
+    depend on the data, and the ends corrected for skewness (`studentised`). Its coverage is
+    asymptotic: it assumes nothing but a finite variance, and promises nothing at small n. Moments
+    exact, the rest float64. n < 2 gives (−inf, inf).
     """
     n = moments.n
     if n < 2:
@@ -272,8 +283,8 @@ def asymptotic_cs(moments: Moments, alpha: float, at: int) -> tuple[float, float
     level = min(2.0 * alpha, 0.99)
     eta2 = (-2.0 * math.log(level) + math.log(-2.0 * math.log(level) + 1.0)) / max(at, 2)
     spread = 2.0 * (n * eta2 + 1.0) / (n * n * eta2)
-    width = math.sqrt(moments.variance * spread * math.log1p(math.sqrt(n * eta2 + 1.0) / (2.0 * alpha)))
-    return moments.mean - width, moments.mean + width
+    z2 = n * spread * math.log1p(math.sqrt(n * eta2 + 1.0) / (2.0 * alpha))
+    return studentised(moments, math.sqrt(z2))
 
 
 def quantile_bounds(sketch: Sketch, q: float, alpha: float) -> tuple[float, float]:

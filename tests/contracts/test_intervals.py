@@ -4,9 +4,11 @@ import math
 import random
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from contracts import intervals
 from contracts.accumulators import Moments, Sketch
@@ -64,15 +66,37 @@ def test_clopper_pearson_covers_whatever_the_truth():
 
 
 def test_student_t_against_its_definition():
-    values = [1.0, 2.0, 4.0, 4.5]
+    values = [1.0, 2.0, 4.0, 5.0]
     low, high = intervals.student_t(Moments.of(values), 0.05)
-    mean, sd = sum(values) / 4, math.sqrt(sum((v - 2.875) ** 2 for v in values) / 3)
+    mean, sd = sum(values) / 4, math.sqrt(sum((v - 3.0) ** 2 for v in values) / 3)
     t = (high - mean) / (sd / 2)
     tail = mp.quad(lambda x: (1 + x * x / 3) ** -2, [t, mp.inf]) / mp.quad(
         lambda x: (1 + x * x / 3) ** -2, [-mp.inf, mp.inf]
     )
     assert float(tail) == pytest.approx(0.05, rel=1e-8)
     assert low == pytest.approx(2 * mean - high)
+
+
+def test_a_skewed_sample_moves_one_end_outwards_by_the_edgeworth_term():
+    values = [0.0, 0.0, 0.0, 1.0, 9.0]
+    low, high = intervals.student_t(Moments.of(values), 0.05)
+    assert low == pytest.approx(stats.t.interval(0.9, 4, 2.0, stats.sem(values))[0])
+    t = stats.t.ppf(0.95, 4)
+    skewness = stats.skew(values)
+    assert Moments.of(values).skewness == pytest.approx(skewness)
+    scale = np.std(values, ddof=1) / math.sqrt(5)
+    assert high == pytest.approx(2.0 + scale * (t + skewness * (1 + 2 * t * t) / (6 * math.sqrt(5))))
+    mirrored = intervals.student_t(Moments.of([-v for v in values]), 0.05)
+    assert mirrored == pytest.approx((-high, -low))
+
+
+def test_the_upper_end_of_a_skewed_mean_is_wrong_less_often_than_students():
+    draws = np.random.default_rng(3).lognormal(0, 1, (1500, 60))
+    truth = math.exp(0.5)
+    plain = sum(row.mean() + stats.t.ppf(0.95, 59) * stats.sem(row) < truth for row in draws)
+    ours = sum(intervals.student_t(Moments.of(row), 0.05)[1] < truth for row in draws)
+    assert ours < 0.75 * plain
+    assert ours / 1500 < 0.09
     assert intervals.student_t(Moments.of([1.0]), 0.05) == (-math.inf, math.inf)
 
 
