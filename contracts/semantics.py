@@ -30,8 +30,7 @@ from contracts.shape import hint, part, where
 from contracts.slices import ATTRIBUTES, NUMBER, OPERATORS
 from contracts.units import duration, unit_of
 
-NEEDS_RL = frozenset({"clip_fraction_at_zero"})
-NEEDS_REWARD = frozenset({"reward_drift", "flip_rate"})
+PARAMETERS = {"k": "how many tokens are compared", "bins": "the number of confidence bins"}
 
 
 def check(root: dict[str, Any]) -> Iterator[Problem]:
@@ -156,8 +155,8 @@ def _clause(clause: Clause, metric: Metric, raw: dict[str, Any], root: dict[str,
     yield from _per(clause, metric)
     yield from _extras(clause, metric)
     yield from _limit(clause, metric, raw, root)
-    for needs, key in ((NEEDS_RL, "rl"), (NEEDS_REWARD, "reward")):
-        if metric.id in needs and key not in root:
+    for key in ("rl", "reward"):
+        if key in metric.needs and key not in root:
             yield Problem(("metric",), f"missing-{key}", f"{metric.id} needs the contract's {key} section")
 
 
@@ -204,17 +203,20 @@ def _per(clause: Clause, metric: Metric) -> Iterator[Problem]:
 
 
 def _extras(clause: Clause, metric: Metric) -> Iterator[Problem]:
-    if metric.id == "topk_agreement" and clause.k is None:
-        yield Problem(("metric",), "missing-k", "topk_agreement needs k, the number of tokens compared")
-    if metric.id != "topk_agreement" and clause.k is not None:
-        yield Problem(("k",), "k", f"k belongs to topk_agreement, not to {metric.id}", at_key=True)
-    if metric.id != "ece_gap" and clause.bins is not None:
-        yield Problem(("bins",), "bins", f"bins belong to ece_gap, not to {metric.id}", at_key=True)
+    own, required = metric.parameter or ("", False)
+    for key in ("k", "bins"):
+        given = getattr(clause, key) is not None
+        if key == own and required and not given:
+            yield Problem(("metric",), f"missing-{key}", f"{metric.id} needs {key}: {PARAMETERS[key]}")
+        if given and key != own:
+            owners = ", ".join(one.id for one in METRICS.values() if (one.parameter or ("",))[0] == key)
+            yield Problem(
+                (key,), key, f"{key} ({PARAMETERS[key]}) belongs to {owners}, not to {metric.id}", True
+            )
     if clause.relative_to is not None and metric.shape is not Shape.RUNTIME:
         message = f"only latency, ttft, itl and throughput are measured beside a baseline, not {metric.id}"
         yield Problem(("relative_to",), "relative-to", message, at_key=True)
-    phased = metric.shape in (Shape.DECISION, Shape.PAIRED) and metric.id not in NEEDS_REWARD
-    if clause.phase is not None and not phased:
+    if clause.phase is not None and not metric.phased:
         yield Problem(("phase",), "phase", f"{metric.id} is not measured by phase", at_key=True)
 
 
