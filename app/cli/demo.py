@@ -28,11 +28,22 @@ def run(*, short: bool) -> int:
     """
     need_measurement()
     home = Path(os.environ.get("KC_HOME", ".kc")).absolute() / "demo"
-    # One thread a kernel server: they and the worker share the machine.
-    environment = {"KC_HOME": str(home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        "KC_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # Worker and kernel servers share the machine: a thread that waits must not keep a core busy.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
     with _alone(home), Processes(home / "logs", environment) as processes:
-        Story(Console(), processes, home, SHORT if short else FULL).play()
+        Story(_console(), processes, home, SHORT if short else FULL).play()
     return 0
+
+
+def _console() -> Console:
+    # A log has no width of its own: give the tables room.
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
 
 
 @contextmanager

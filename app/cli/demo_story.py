@@ -38,6 +38,7 @@ from app.cli.render import TITLES, headline, judgement_table
 HOST = "127.0.0.1"
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
 POLL_S = 0.5
+STOPPED = ("frozen", "fallen_back")
 
 
 class Story:
@@ -158,9 +159,9 @@ class Story:
         identity = self.promote(FAULTY)
         state = self.offline_ci(identity)
         judged = self.show(identity, "offline_ci", 0, state["plans"])
-        if state["status"] != "frozen":
+        if state["status"] not in STOPPED or state["stage"] != "offline_ci":
             raise CliError(f"the faulty build was not stopped: it is {state['status']} in {state['stage']}")
-        self.console.print(f"[bold red]Stopped in offline CI.[/] {headline(judged)}", highlight=False)
+        self.console.print(f"[bold red]{_words(state)} in offline CI.[/] {headline(judged)}", highlight=False)
 
     def offline_ci(self, identity: str) -> Any:
         """Wait until offline CI is over; the promotion's state then."""
@@ -245,6 +246,10 @@ class Story:
             f"and open http://{HOST}:8321/promotions/{identity}",
             highlight=False,
         )
+
+
+def _words(state: Any) -> str:
+    return str(state["status"]).replace("_", " ").capitalize()
 
 
 def _place(state: Any) -> tuple[str, int, str]:

@@ -16,7 +16,6 @@ from contracts.verdicts import Judgement
 TITLES = {"offline_ci": "Offline CI", "shadow": "Shadow", "canary": "Canary", "full": "Full"}
 VERDICTS = {"HOLDS": "green", "VIOLATED": "bold red", "UNMEASURABLE": "bold red"}
 STATUSES = {"promoted": "green", "measuring": "cyan", "awaiting_approval": "yellow"}
-_NUMBERS = {"observed", "limit", "n", "interval"}
 
 
 def judgement_of(answer: dict[str, Any]) -> Judgement:
@@ -30,20 +29,23 @@ def headline(answer: dict[str, Any]) -> str:
 
 
 def judgement_table(answer: dict[str, Any], plans: dict[str, Any] | None = None) -> Table:
-    """The verdict table of one judgement: clause × slice × phase."""
-    columns = ("clause", "metric", "slice", "phase", "observed", "limit", "n", "interval", "verdict")
-    table = Table(title=_title(answer, plans), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in _NUMBERS else "left",
-            no_wrap=column in ("clause", "verdict"),
-            overflow="fold",
-        )
+    """The verdict table of one judgement: clause × slice × phase. Readable from 80 columns on."""
+    table = Table(
+        title=_title(answer, plans), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+        pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("clause", overflow="fold")
+    table.add_column("slice", overflow="fold")
+    table.add_column("observed", justify="right", no_wrap=True)
+    table.add_column("limit", overflow="fold")
+    table.add_column("n", justify="right")
+    table.add_column("interval", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
     for row in report.rows(judgement_of(answer)):
-        cells = [Text(getattr(row, column)) for column in columns]
-        cells[-1].stylize(VERDICTS.get(row.verdict, "yellow"))
-        table.add_row(*cells)
+        place = row.slice if row.phase == report.NOTHING else f"{row.slice}, {row.phase}"
+        cells = (f"{row.clause} {row.metric}", place, row.observed, row.limit, row.n, row.interval)
+        verdict = Text(row.verdict, VERDICTS.get(row.verdict, "yellow"))
+        table.add_row(*map(Text, cells), verdict)
     return table
 
 

@@ -98,7 +98,7 @@ def test_the_faulty_build_is_stopped_in_plain_words(story: Callable[..., demo_st
     told = story(MEASURING, MEASURING, ("offline_ci", 0, "frozen"))
     told.stop_the_faulty_build()
     assert told.api.calls == [f"start {FAULTY}"]
-    assert "Stopped in offline CI. S1 kl on slice all is 0.4, limit 0.02" in printed(told)
+    assert "Frozen in offline CI. S1 kl on slice all is 0.4, limit 0.02" in printed(told)
 
 
 def test_a_faulty_build_that_gets_on_fails_the_demo(story: Callable[..., demo_story.Story]) -> None:
