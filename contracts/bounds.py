@@ -1,4 +1,4 @@
-"""The chain of bounds from logits to rewards: theory.md sections 2.1 and 3.
+"""The chain of bounds from logits to rewards and policy gradients: theory.md sections 2.1, 3 and 4.
 
 Plain float64 functions. `h` is logit_osc/T in nats, `eps2` the centred logit distance ‖dc‖₂ in
 logits, `t` the temperature > 0; probabilities, shares and total variations are in [0, 1].
@@ -141,3 +141,69 @@ def _phi(x: float) -> float:
     if abs(x) < 1e-3:  # the difference cancels; the series is exact to 1e-16 here
         return 0.5 + x / 6.0 + x * x / 24.0 + x**3 / 120.0 + x**4 / 720.0
     return (math.expm1(x) - x) / (x * x)
+
+
+def gradient_bias_from_tv(tv: float, score: float, advantage: float) -> float:
+    """‖g − ĝ‖ ≤ 2·G·A_max·TV of the uncorrected estimator [R1].
+
+    `score` is G ≥ ‖∇log π‖, `advantage` A_max ≥ |A|, `tv` the expected total variation.
+    """
+    return 2.0 * score * advantage * tv
+
+
+def gradient_bias_from_weight(e_w: float, score: float, advantage: float) -> float:
+    """‖g − ĝ‖ ≤ e_w·G·A_max where |w − 1| ≤ e_w everywhere [R2]."""
+    return e_w * score * advantage
+
+
+def gradient_bias_from_osc(h: float, score: float, advantage: float) -> float:
+    """‖g − ĝ‖ ≤ 2·tanh(h/4)·G·A_max from the logits [R2]."""
+    return gradient_bias_from_tv(tv_from_osc(h), score, advantage)
+
+
+def gradient_bias_clipped(excess: float, score: float, advantage: float) -> float:
+    """‖g − ĝ‖ ≤ G·A_max·E_inf[(|w − 1| − c)₊] with the weight clipped to [1 − c, 1 + c] [R3].
+
+    `excess` is that expectation. Where |w − 1| ≤ e_w it is at most max(e_w − c, 0): exactly 0 once
+    e_w ≤ c. c = 0 is the uncorrected estimator, so [R1].
+    """
+    return score * advantage * excess
+
+
+def clip_room(low: float, high: float) -> float:
+    """min(−log(1 − ε_lo), log(1 + ε_hi)), nats: the κ at which PPO's clip leaves no update [R4].
+
+    Raises ValueError unless 0 < ε_lo < 1 and ε_hi > 0.
+    """
+    if not (0.0 < low < 1.0 and high > 0.0):
+        raise ValueError(f"a clip range needs 0 < low < 1 and high > 0, got {low}, {high}")
+    return min(-math.log1p(-low), math.log1p(high))
+
+
+def update_range(kappa: float, low: float, high: float) -> tuple[float, float] | None:
+    """[log(1 − ε_lo) + κ, log(1 + ε_hi) − κ], what |log w| ≤ κ leaves of log u, nats [R4].
+
+    None where κ ≥ `clip_room` and one side is gone.
+    """
+    if kappa >= clip_room(low, high):
+        return None
+    return math.log1p(-low) + kappa, math.log1p(high) - kappa
+
+
+def budget_share(kappa: float, low: float, high: float) -> float:
+    """Share κ/`clip_room` of the clip range the kernel pair may spend; 1 or more leaves nothing [R4]."""
+    return kappa / clip_room(low, high)
+
+
+def trajectory_log_ratio(hs: Sequence[float]) -> float:
+    """|log w(y)| ≤ Σ h_t over the tokens of a trajectory, nats; math.fsum [R5]."""
+    return math.fsum(hs)
+
+
+def trajectory_ess(hs: Sequence[float]) -> float:
+    """ESS/N ≥ Π sech²(h_t/2) of whole-trajectory weights, as N grows [R5]."""
+    return math.exp(-2.0 * math.fsum(_log_cosh(h / 2.0) for h in hs))
+
+
+def _log_cosh(x: float) -> float:
+    return abs(x) + math.log1p(math.exp(-2.0 * abs(x))) - math.log(2.0)
