@@ -50,7 +50,7 @@ format: $(VENV)/.dev  ## rewrite the sources the way `make check` wants them
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.dev  ## the benchmarks, one after the other (minutes each)
-	@set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+	@set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
 
 clean:  ## what runs and checks leave behind, the demo's data included
 	rm -rf .kc .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
