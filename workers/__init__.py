@@ -1,1 +1,9 @@
 """The measurement: runs the two kernels on the same tokens."""
+
+import os
+
+# Nothing is ever fetched, and this must be said before the libraries are imported that ask.
+os.environ["HF_HUB_OFFLINE"] = "1"
+# Threads that wait for each other sleep: kernel servers and workers share their machine's cores,
+# and spinning there costs both of them many times what it saves one alone.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import shutil
 import sys
 import tempfile
@@ -75,7 +74,6 @@ def _package_directory() -> Path:
 
 
 def _convert(source: Path, target: Path, report: Report) -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
     from transformers.utils import logging

@@ -150,7 +150,6 @@ def _writable(out: Path | None) -> None:
 
 
 def _measure(inputs: Inputs, out: Path | None, *, quiet: bool) -> tuple[Evidence, Judgement]:
-    os.environ["HF_HUB_OFFLINE"] = "1"
     from contracts.judge import judge
     from workers.draws import InvalidEvaluation, suite_draws
     from workers.evaluation import evaluate

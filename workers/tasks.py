@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,7 +129,6 @@ def evaluate(lease: Lease, artifacts: Path, progress: Report) -> Evidence:
     Raises InvalidEvaluation when a file is not what was registered, and what reading the
     inputs and measuring raise.
     """
-    os.environ["HF_HUB_OFFLINE"] = "1"
     from workers.evaluation import evaluate as measure
 
     spec = lease.spec

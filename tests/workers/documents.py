@@ -11,13 +11,16 @@ CLAUSES = """\
   - {id: N3, family: numerical, metric: unmeasurable, limit: {lte: 0}, kind: hard, slices: [all], level: L3}
   - {id: S1, family: statistical, metric: kl, statistic: mean, limit: {lte: 1}, kind: hard,
      slices: [all, safety], level: L2}
-  - {id: S3, family: statistical, metric: topk_agreement, k: 5, limit: {gte: 0.1}, per: prompt, aggregate: min,
-     kind: soft, exceedance: 0.5, slices: [all], level: L2}
-  - {id: S4, family: statistical, metric: ece_gap, bins: 10, limit: {lte: 0.5}, kind: hard, slices: [all], level: L1}
-  - {id: S5, family: statistical, metric: ppl_ratio, limit: {lte: 2}, kind: hard, slices: [all], level: L1}
+  - {id: S3, family: statistical, metric: topk_agreement, k: 5, limit: {gte: 0.1}, per: prompt,
+     aggregate: min, kind: soft, exceedance: 0.5, slices: [all], level: L2}
+  - {id: S4, family: statistical, metric: ece_gap, bins: 10, limit: {lte: 0.5}, kind: hard,
+     slices: [all], level: L1}
+  - {id: S5, family: statistical, metric: ppl_ratio, limit: {lte: 2}, kind: hard,
+     slices: [all], level: L1}
   - {id: R1, family: runtime, metric: latency, statistic: p90, limit: {lte: 600 s}, kind: hard,
      slices: [all], level: L1}
-  - {id: R2, family: runtime, metric: failure_rate, limit: {lte: 0.5}, kind: hard, slices: [all], level: L3}
+  - {id: R2, family: runtime, metric: failure_rate, limit: {lte: 0.5}, kind: hard,
+     slices: [all], level: L3}
 """
 
 
@@ -37,7 +40,8 @@ slices:
   safety: {{where: {{tags: {{contains: safety}}}}}}
 clauses:
 {clauses}
-escalation: {{L1: [log], L2: [log, freeze], L3: [log, freeze]}}
+escalation: {{L1: [log], L2: [log, freeze], L3: [log, fallback, freeze]}}
+fallback: {{build: steady}}
 stages:
   offline_ci: {{min_prompts: 1, census: {str(census).lower()}}}
 """

@@ -85,7 +85,10 @@ def test_a_table_of_a_violation(given, capsys, monkeypatch):
 
 
 def test_a_sample_too_small_is_inconclusive(given, capsys):
-    soft = "  - {id: S1, family: statistical, metric: kl, limit: {lte: 1}, kind: soft, exceedance: 0.01, level: L2}"
+    soft = (
+        "  - {id: S1, family: statistical, metric: kl, limit: {lte: 1}, kind: soft, exceedance: 0.01,"
+        " level: L2}"
+    )
     rewrite(given["--contract"], contract_text(soft, census=False))
     assert run(given, "--json") == INCONCLUSIVE
     assert json.loads(capsys.readouterr().out)["converged"] is None

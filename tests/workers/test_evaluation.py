@@ -15,7 +15,15 @@ from workers.kernels.protocol import InvalidRequest, Request
 from workers.pair import PairMismatch, TruncatedRatio
 
 TRAIN, SERVING = parse_build("torch:dtype=float32"), parse_build("torch-serving:dtype=bfloat16")
-LATENCY = "  - {id: R1, family: runtime, metric: latency, statistic: p90, limit: {lte: 600 s}, kind: hard, level: L1%s}"
+LATENCY = (
+    "  - {id: R1, family: runtime, metric: latency, statistic: p90, limit: {lte: 600 s},"
+    " kind: hard, level: L1%s}"
+)
+KL = "  - {id: S1, family: statistical, metric: kl, statistic: mean, limit: {lte: %s}, kind: hard, level: L2}"
+COVERAGE = (
+    "  - {id: O1, family: observability, metric: dual_evaluation_coverage, limit: {gte: 0.1},"
+    " kind: hard, level: L2}"
+)
 
 
 def draws(count=5, new_tokens=4):
@@ -67,14 +75,14 @@ def test_offline_every_clause_has_its_evidence(tiny_checkpoint, tmp_path):
 
 def test_the_same_draws_give_the_same_drift(tiny_checkpoint):
     def measured():
-        return {c.key: c for c in run(tiny_checkpoint).cells if c.clause not in {"R1"}}
+        return {c.key: c for c in run(tiny_checkpoint).cells if c.clause != "R1"}
 
     assert measured() == measured()
 
 
 def test_a_faulty_build_is_violated(tiny_checkpoint):
     faulty = parse_build("torch-serving:dtype=bfloat16,rope_theta=10")
-    tight = "  - {id: S1, family: statistical, metric: kl, statistic: mean, limit: {lte: 0.001}, kind: hard, level: L2}"
+    tight = KL % 0.001
     evidence = run(tiny_checkpoint, contract(tight), inference=faulty)
     judgement = judge(contract(tight), evidence, contract_digest=DIGEST)
     assert judgement.converged is False
@@ -101,10 +109,10 @@ def test_nan_weights_are_unmeasurable_and_never_pass(tiny_checkpoint, tmp_path):
 def test_live_traffic_is_replayed_and_counted(tiny_checkpoint):
     clauses = "\n".join(
         [
-            "  - {id: S1, family: statistical, metric: kl, statistic: mean, limit: {lte: 1}, kind: hard, level: L2}",
+            KL % 1,
             LATENCY % ", relative_to: baseline",
             "  - {id: R2, family: runtime, metric: failure_rate, limit: {lte: 0.5}, kind: hard, level: L3}",
-            "  - {id: O1, family: observability, metric: dual_evaluation_coverage, limit: {gte: 0.1}, kind: hard, level: L2}",
+            COVERAGE,
         ]
     ).replace("lte: 600 s", "lte: 2")
     common = {

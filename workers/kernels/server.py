@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import secrets
 import sys
 import time
@@ -235,7 +234,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidBuild as error:
         print(f"kernel build {arguments.build}: {error}", file=sys.stderr)
         return 2
-    os.environ["HF_HUB_OFFLINE"] = "1"
     import uvicorn
 
     from workers.kernels.loading import load
