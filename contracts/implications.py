@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from contracts import bounds
 from contracts.metrics import METRICS, Metric, Shape
-from contracts.model import Clause, ClauseKind, Comparator, Contract
+from contracts.model import Clause, ClauseKind, Comparator, Contract, Statistic
 
 Bound = Callable[[float, float], float]  # (source limit, temperature) -> target limit
 
@@ -127,8 +127,8 @@ def _covers(by: Clause, of: Clause) -> bool:
 def _implied(by: Clause, of: Clause, contract: Contract) -> Iterator[Implication]:
     source, target = METRICS[by.metric], METRICS[of.metric]
     if by.metric == of.metric and target.shape is not Shape.DECISION:
-        alike = (by.statistic, by.relative_to, by.bins) == (of.statistic, of.relative_to, of.bins)
-        if alike and _tighter(by, of, by.limit.value):
+        alike = (by.relative_to, by.bins) == (of.relative_to, of.bins)
+        if alike and _quantile_covers(by, of) and _tighter(by, of, by.limit.value):
             yield Implication(by.id, of.id, "", by.limit.value, 0.0)
         return
     if source.shape is not Shape.DECISION or target.shape is not Shape.DECISION:
@@ -145,6 +145,17 @@ def _implied(by: Clause, of: Clause, contract: Contract) -> Iterator[Implication
     )
     if math.isfinite(bound):
         yield from _same_metric(by, of, target, bound, label)
+
+
+def _quantile_covers(by: Clause, of: Clause) -> bool:
+    """The same statistic, or one further out: p99 <= x gives p90 <= x, and p50 >= x gives p90 >= x."""
+    if by.statistic is of.statistic:
+        return True
+    order = (Statistic.P50, Statistic.P90, Statistic.P95, Statistic.P99)
+    if by.statistic not in order or of.statistic not in order:
+        return False
+    further = order.index(by.statistic) > order.index(of.statistic)
+    return further != (by.limit.comparator is Comparator.GTE)
 
 
 def _tighter(by: Clause, of: Clause, limit: float) -> bool:

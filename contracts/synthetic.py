@@ -16,10 +16,11 @@ from typing import Any
 from contracts.accumulators import Count, Draws, Extreme, Gauge, Moments, Position, Sketch
 from contracts.calibration import Calibrated, CalibrationSums
 from contracts.evidence import Cell, Evidence, Provenance
-from contracts.metrics import METRICS, Metric, Shape
+from contracts.metrics import METRICS, Shape
 from contracts.model import Clause, Comparator, Contract, Phase, Reward, Stage
 from contracts.paired_accumulators import Outcomes, Rewards, Weights
 from contracts.reductions import DEFAULT_BINS, limits_mean, phases_of
+from contracts.semantics import possible
 
 FAR = 10.0  # how many times the limit a value without an end goes beyond it
 BASELINE = 1.0  # seconds, tokens a second ... of the baseline every ratio is taken to
@@ -82,18 +83,10 @@ def ideal(clause: Clause) -> float:
 def worst(clause: Clause, reward: Reward | None = None) -> float:
     """A value beyond the limit: the end of the metric's range, or `FAR` times the limit."""
     metric, limit = METRICS[clause.metric], clause.limit
-    low, high = value_range(metric, reward)
+    low, high = possible(metric, reward)
     if limit.comparator is Comparator.GTE:
         return low if math.isfinite(low) else limit.value - FAR * max(abs(limit.value), 1.0)
     return high if math.isfinite(high) else max(FAR * limit.value, limit.value + 1.0)
-
-
-def value_range(metric: Metric, reward: Reward | None) -> tuple[float, float]:
-    """The closed range of the metric's values; a reward's drift is bounded by the width of its range."""
-    if metric.id == "reward_drift" and reward is not None:
-        width = reward.range[1] - reward.range[0]
-        return -width, width
-    return metric.low, metric.high
 
 
 def _decisions(clause: Clause, n: int, beyond: int, good: float, bad: float) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""Contracts for tests of lint, explain, compare and mutation: a head, clauses, what else is wanted."""
+
+from __future__ import annotations
+
+from contracts.builds import Fingerprint
+from contracts.diagnostics import Diagnostic
+from contracts.document import Document, read
+from contracts.lint import lint
+
+HEAD = """\
+apiVersion: kernel-contracts/v1
+kind: KernelContract
+metadata: {name: small, version: 1.0.0}
+pair: {train: {engine: torch}, inference: {engine: torch-serving}}
+certainty: {alpha: 0.05}
+fallback: {build: safe}
+guard: {build: safe}
+clauses:
+"""
+# keeps contracts of one clause free of findings about missing clauses
+WATCH = (
+    "{id: W, family: observability, metric: telemetry_age, limit: {lte: 300 s}, kind: hard, level: L1, "
+    "stages: [shadow, canary, full]}"
+)
+TV = "{id: S, family: statistical, metric: tv, limit: {lte: 0.1}, kind: hard, statistic: mean, level: L1}"
+RL = "rl: {clip: {low: 0.2, high: 0.2}, kernel_budget_share: 0.25}\n"
+
+
+def clause(metric: str, limit: str, **keys: object) -> str:
+    """A clause in flow style: hard, level L1, id C, unless `keys` say otherwise."""
+    families = {"logit": "numerical", "log_": "numerical", "abs_": "numerical"}
+    family = next((f for start, f in families.items() if metric.startswith(start)), "statistical")
+    fields: dict[str, object] = {"id": "C", "family": family, "metric": metric, "limit": f"{{{limit}}}"}
+    fields |= {"kind": "soft" if "exceedance" in keys else "hard", "level": "L1"} | keys
+    return "{" + ", ".join(f"{key}: {value}" for key, value in fields.items()) + "}"
+
+
+def document(*clauses: str, tail: str = "", head: str = HEAD) -> Document:
+    text = head + "".join(f"- {one}\n" for one in clauses) + tail
+    return read(text.encode(), "c.yaml")
+
+
+def found(
+    *clauses: str, tail: str = "", head: str = HEAD, watch: bool = True, **builds: Fingerprint
+) -> list[Diagnostic]:
+    """What lint says of a contract with these clauses, and one that watches all."""
+    return lint(document(*clauses, *([WATCH] if watch else []), tail=tail, head=head), builds)
+
+
+def codes(diagnostics: list[Diagnostic]) -> list[str]:
+    return [d.code for d in diagnostics]
