@@ -110,11 +110,13 @@ def machine(threads: int) -> str:
     return f"{cpu}, {threads} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def table(rows: Sequence[Row], builds: tuple[str, str], weights: int, peak: int, setting: str) -> str:
+def table(
+    rows: Sequence[Row], builds: tuple[str, str], weights: int, peak: int, setting: str, again: str
+) -> str:
     lines = [
         "# Paired evaluation against its bound", "",
         f"{setting}; training `{builds[0]}`, inference `{builds[1]}`.", "",
-        "Tokens/s of the bare forward passes with the logits of every position, and of the paired",
+        "Tokens a second of that clock: the bare forward passes with all logits, and the paired",
         "evaluation with every drift metric over the full vocabulary; its share of the bound",
         f"1 / (1/r_train + 1/r_inf), to reach: {TARGET}.", "",
         "| workload | tokens | r_train | r_inf | bound | paired | share |",
@@ -123,7 +125,7 @@ def table(rows: Sequence[Row], builds: tuple[str, str], weights: int, peak: int,
           f"| {r.paired / r.bound:.2f} |" for r in rows), "",
         f"Peak resident memory {peak / 1e9:.2f} GB; weights {weights / 1e9:.2f} GB on disk, "
         f"to stay below twice that and 1 GB: {(2 * weights + ALLOWANCE) / 1e9:.2f} GB.", "",
-        "Again: `python benchmarks/paired_evaluation.py CHECKPOINT --write`.", "",
+        f"Again: `python benchmarks/paired_evaluation.py CHECKPOINT {again} --write`.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -153,7 +155,8 @@ def main() -> None:
     weights = sum(file.stat().st_size for file in given.checkpoint.glob("*.safetensors"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     setting = f"{machine(given.threads)}, {given.clock} clock"
-    text = table(rows, (given.train, given.inference), weights, peak, setting)
+    again = f"--tokens {given.tokens} --threads {given.threads} --clock {given.clock}"
+    text = table(rows, (given.train, given.inference), weights, peak, setting, again)
     print(text)
     if given.write:
         RESULT.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -135,7 +136,9 @@ def compiled() -> Reductions:
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         log.warning("no C++ compiler: drift reductions run eagerly, about twice as slow")
         return _eager
-    fused: Reductions = torch.compile(_reduce, dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised by the compiler's own imports
+        fused: Reductions = torch.compile(_reduce, dynamic=True, options={"compile_threads": 1})
     failed = False
 
     def reduce(z_tr: Tensor, z_inf: Tensor, tokens: Tensor, inverse_temperature: float) -> tuple[Tensor, ...]:
