@@ -33,6 +33,7 @@ from contracts.promotion import (
 )
 
 SERVING = frozenset({Stage.CANARY, Stage.FULL})  # the stages in which users meet the candidate
+OVERRIDABLE = (FrozenBy.INCONCLUSIVE, FrozenBy.TIMER)  # frozen for want of a decision, not of data
 
 
 class Refused(Exception):
@@ -142,7 +143,7 @@ def _advance(promotion: Promotion, digest: str, by: str | None, reason: str, now
 
 def _freeze(promotion: Promotion, by: FrozenBy, reason: str, **changes: Any) -> Outcome:
     """Stand still. Outside serving stages the work stops too, unless it is data that is awaited."""
-    kept = promotion.undecided if by is FrozenBy.TIMER else None
+    kept = promotion.undecided if by in OVERRIDABLE else None
     fields = {"status": Status.FROZEN, "frozen_by": by, "undecided": kept, "pending_approval": None,
               "approval_expires_at": None}  # fmt: skip
     effects: tuple[Effect, ...] = ()
@@ -192,7 +193,7 @@ def _violated(promotion: Promotion, event: Judged) -> Outcome:
     if Action.GUARD in actions:
         guarded = tuple(dict.fromkeys((*guarded, *event.violated_slices)))
     paging: tuple[Effect, ...] = (Page(reason=reason),) if Action.PAGE in actions else ()
-    if Action.FREEZE in actions:
+    if Action.FREEZE in actions or event.complete:
         outcome = _freeze(promotion, FrozenBy.VIOLATION, reason, guarded=guarded)
     else:
         after = changed(promotion, undecided=None, guarded=guarded)
@@ -209,6 +210,19 @@ def _unless_known(promotion: Promotion, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def _shortfall(promotion: Promotion, event: Judged, now: datetime) -> str:
+    """Why a judgement without violations does not pass the stage yet; empty when it does."""
+    if event.converged is None:
+        return f"undecided: {event.reason}"
+    needed = promotion.plans.min_prompts(promotion.stage)
+    if event.prompts < needed:
+        return f"converged on {event.prompts} prompts, {_at(promotion)} needs {needed}"
+    shortest = float(getattr(getattr(promotion.plans, promotion.stage.value), "min_duration", 0.0))
+    if (now - promotion.stage_started_at).total_seconds() < shortest:
+        return f"converged, but {_at(promotion)} lasts at least {shortest:g} s; the next judgement decides"
+    return ""
+
+
 # --- handlers ---------------------------------------------------------------------------
 
 
@@ -220,20 +234,15 @@ def judged_measuring(promotion: Promotion, event: Judged, now: datetime) -> Outc
         return _violated(promotion, event)
     undecided = event.evidence_digest if event.converged is None else None
     if _due(promotion, now):
-        late = "while inconclusive" if undecided else "before the evidence converged"
-        why = f"timer expired {late}: {event.reason}"
-        return _freeze(promotion, FrozenBy.TIMER, why, undecided=undecided)
-    after = changed(promotion, undecided=undecided)
-    if undecided:
-        return Outcome(after, f"undecided: {event.reason}", "promotion.undecided")
-    needed = promotion.plans.min_prompts(promotion.stage)
-    if event.prompts < needed:
-        why = f"converged on {event.prompts} prompts, {_at(promotion)} needs {needed}"
-        return Outcome(after, why, "promotion.undecided")
-    shortest = float(getattr(getattr(promotion.plans, promotion.stage.value), "min_duration", 0.0))
-    if (now - promotion.stage_started_at).total_seconds() < shortest:
-        why = f"converged, but {_at(promotion)} lasts at least {shortest:g} s; the next judgement decides"
-        return Outcome(after, why, "promotion.undecided")
+        late = f"timer expired {'while inconclusive' if undecided else 'before the evidence converged'}"
+        return _freeze(promotion, FrozenBy.TIMER, f"{late}: {event.reason}", undecided=undecided)
+    shortfall = _shortfall(promotion, event, now)
+    if shortfall and event.complete:
+        return _freeze(
+            promotion, FrozenBy.INCONCLUSIVE, f"all was measured: {shortfall}", undecided=undecided
+        )
+    if shortfall:
+        return Outcome(changed(promotion, undecided=undecided), shortfall, "promotion.undecided")
     return _advance(promotion, event.evidence_digest, None, event.reason, now)
 
 
@@ -341,7 +350,7 @@ def afresh(promotion: Promotion, event: Resume | Retry, now: datetime) -> Outcom
 
 def override(promotion: Promotion, event: Override, now: datetime) -> Outcome:
     """Consume exactly the undecided verdict named; never a violation, never absence."""
-    if promotion.frozen_by not in (None, FrozenBy.TIMER):
+    if promotion.frozen_by not in (None, *OVERRIDABLE):
         raise Refused(f"it is frozen by {promotion.frozen_by}, not by an undecided verdict")
     if promotion.undecided != event.evidence_digest:
         held = (

@@ -39,6 +39,8 @@ class FrozenBy(StrEnum):
     Members:
         NO_DATA: nothing was there to judge; the next fresh judgement thaws it by itself.
         MEASUREMENT: the measurement ended in ERROR, TIMED_OUT or CANCELLED.
+        INCONCLUSIVE: everything there is to measure was judged, and it decides nothing; the
+            undecided verdict may be overridden.
         TIMER: the stage's deadline passed; an undecided verdict may still be overridden.
         VIOLATION: a clause is violated and the escalation froze.
         FALLBACK_OWED: a violation asked for a fallback while the candidate serves and no
@@ -48,6 +50,7 @@ class FrozenBy(StrEnum):
 
     NO_DATA = "no_data"
     MEASUREMENT = "measurement"
+    INCONCLUSIVE = "inconclusive"
     TIMER = "timer"
     VIOLATION = "violation"
     FALLBACK_OWED = "fallback_owed"
@@ -130,6 +133,9 @@ class Start(Frozen):
 class Judged(Frozen):
     """A judgement of evidence arrived. `converged`, `level` and `violated_slices` are the judge's.
 
+    `complete` says that this attempt measures nothing more, as when a suite was evaluated in
+    full: what does not pass then will not pass by waiting.
+
     Raises:
         ValidationError: a violation without its level, or a pass that names violated slices.
     """
@@ -144,6 +150,7 @@ class Judged(Frozen):
     level: Level | None
     violated_slices: tuple[str, ...] = ()
     evidence_digest: Annotated[str, Field(min_length=1)]
+    complete: bool = False
     reason: str
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from contracts.accumulators import EvidenceMismatch, Gauge
 from contracts.escalation import violated_slices
 from contracts.evidence import Cell, Evidence
 from contracts.judge import judge
-from contracts.model import Contract
+from contracts.model import Contract, Stage
 from contracts.promotion import TERMINAL, Bound, Judged, MeasurementFailed, Transition
 from contracts.slices import matches
 from contracts.verdicts import Judgement
@@ -92,7 +92,7 @@ def rejudge(session: Session, judgement: JudgementRow) -> Judgement:
     promotion = promotions.get(session, judgement.promotion)
     row = session.get_one(EvidenceRow, judgement.evidence)
     contract = Contract.model_validate_json(measurements.contract_row(session, promotion).json)
-    evidence = Evidence.model_validate_json(row.json)
+    evidence = Evidence.read(row.json)
     return judge(contract, evidence, contract_digest=promotion.contract)
 
 
@@ -152,7 +152,7 @@ def _merge(session: Session, job: JobRow, evidence: Evidence) -> Evidence:
     if earlier is None:
         return evidence
     try:
-        return Evidence.model_validate_json(earlier.json).merge(evidence)
+        return Evidence.read(earlier.json).merge(evidence)
     except EvidenceMismatch as error:
         raise EvidenceRefused(f"job {job.id}: {error}") from None
 
@@ -236,6 +236,7 @@ def _event(promotion: PromotionRow, job: JobRow, evidence: Evidence, judgement: 
         # Guarding acts on the slices of the worst level; milder violations have milder actions.
         violated_slices=violated_slices(judgement, judgement.level) if violated else (),
         evidence_digest=judgement.evidence_digest,
+        complete=promotion.state.stage is Stage.OFFLINE_CI,  # one job measures the whole suite
         reason=judgement.reason,
     )
 

@@ -239,6 +239,22 @@ def test_the_deadline_decides_by_the_clock_and_not_by_who_comes_first() -> None:
     assert by_judgement.passed == promotion.passed
 
 
+def test_a_whole_suite_that_decides_nothing_freezes_at_once_and_may_be_overridden() -> None:
+    promotion = at(Stage.OFFLINE_CI)
+    event = judged(promotion, None, evidence_digest="sha256:u", complete=True)
+    frozen = step(promotion, event, after(promotion, 1)).after
+    assert (frozen.status, frozen.frozen_by) == (Status.FROZEN, FrozenBy.INCONCLUSIVE)
+    override = Override(actor="ann", evidence_digest="sha256:u", reason="known flaky slice")
+    assert step(frozen, override, after(promotion, 2)).after.stage is Stage.SHADOW
+
+
+def test_a_whole_suite_with_an_informational_violation_does_not_measure_forever() -> None:
+    promotion = at(Stage.OFFLINE_CI)
+    event = judged(promotion, False, level=Level.L1, complete=True)
+    frozen = step(promotion, event, after(promotion, 1)).after
+    assert (frozen.status, frozen.frozen_by) == (Status.FROZEN, FrozenBy.VIOLATION)
+
+
 def test_a_late_undecided_judgement_replaces_the_one_an_override_could_consume() -> None:
     promotion = at(Stage.SHADOW)
     first = step(promotion, judged(promotion, None, evidence_digest="sha256:a"), after(promotion, 1)).after

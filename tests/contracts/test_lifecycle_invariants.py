@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pydantic import TypeAdapter
 
+from contracts.handlers import OVERRIDABLE
 from contracts.lifecycle import IllegalTransition, allowed, replay, start, step
 from contracts.model import Action, Canary, Full, Level, OfflineCi, Shadow, Stage, StagePlans
 from contracts.promotion import (
@@ -241,7 +242,7 @@ class Books(RuleBasedStateMachine):
         p = self.promotion
         assert (p.status is Status.FROZEN) == (p.frozen_by is not None)
         assert (p.status is Status.AWAITING_APPROVAL) == (p.pending_approval is not None)
-        assert p.undecided is None or p.status is Status.MEASURING or p.frozen_by is FrozenBy.TIMER
+        assert p.undecided is None or p.status is Status.MEASURING or p.frozen_by in OVERRIDABLE
         assert Promotion.model_validate_json(p.model_dump_json()) == p
 
     def teardown(self) -> None:
