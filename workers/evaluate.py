@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 CONVERGED, VIOLATED, USAGE, INCONCLUSIVE, NOT_MEASURED = 0, 1, 2, 3, 4
 INTERRUPTED = 130
 SHARD = "suite"
+_WIDTH = 150
 _SHOWN = ("clause", "metric", "slice", "phase", "observed", "limit", "n", "interval", "verdict")
 
 
@@ -204,6 +206,8 @@ def _print(judgement: Judgement, *, as_json: bool) -> None:
     from contracts import report
 
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH)  # a file or a log has no width to fold into
     console.print(_table(judgement))
     console.print(report.headline(judgement), markup=False, highlight=False)
 
@@ -219,7 +223,7 @@ def _table(judgement: Judgement) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for column in _SHOWN:
         right = column in {"observed", "limit", "n", "interval"}
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
+        table.add_column(column, justify="right" if right else "left", no_wrap=not right, overflow="fold")
     for row in report.rows(judgement):
         cells = [Text(getattr(row, column)) for column in _SHOWN]
         cells[-1].stylize(styles.get(row.verdict, "yellow"))
@@ -228,4 +232,5 @@ def _table(judgement: Judgement) -> Table:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # half-written files go, as on an interrupt
     sys.exit(main())
