@@ -167,7 +167,7 @@ class Story:
         """Wait until offline CI is over; the promotion's state then."""
         with _waiting(self.console) as progress:
             progress.add_task("paired evaluation of the suite", total=None)
-            return self.wait(identity, lambda s: _place(s) != ("offline_ci", 0, "measuring"))
+            return self.wait(identity, _offline_is_over)
 
     def promote_the_good_build(self) -> str:
         """Offline CI, shadow, canary, full; its id. Raises CliError when it is not PROMOTED."""
@@ -183,7 +183,7 @@ class Story:
                 if state["status"] == "awaiting_approval":
                     self.console.print(f"Approving the stage [bold]{TITLES[state['pending_approval']]}[/].")
                     state = self.api.act(identity, "approve")
-                elif state["status"] == "measuring":
+                elif state["status"] == "measuring" and state["stage"] != "offline_ci":
                     state = self.live(identity, state, users)
                 else:
                     raise CliError(
@@ -246,6 +246,11 @@ class Story:
             f"and open http://{HOST}:8321/promotions/{identity}",
             highlight=False,
         )
+
+
+def _offline_is_over(state: Any) -> bool:
+    # More of the same suite would not decide it either: undecided is an outcome here.
+    return _place(state) != ("offline_ci", 0, "measuring") or state["undecided"] is not None
 
 
 def _words(state: Any) -> str:

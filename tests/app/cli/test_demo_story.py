@@ -30,6 +30,7 @@ class Plane:
     def __init__(self, *script: tuple[str, int, str]) -> None:
         self.script = list(script)
         self.calls: list[str] = []
+        self.undecided: str | None = None
 
     def start(self, **values: Any) -> Any:
         self.calls.append(f"start {values['inference']}")
@@ -41,7 +42,7 @@ class Plane:
             self.script.pop(0)
         pending = "full" if status == "awaiting_approval" else None
         return {"stage": stage, "step": step, "status": status, "plans": PLANS, "pending_approval": pending,
-                "reason": "S1 is violated"}  # fmt: skip
+                "reason": "S1 is violated", "undecided": self.undecided}  # fmt: skip
 
     def judgements(self, _: str) -> Any:
         stages = ("offline_ci", "shadow", "canary", "full")
@@ -122,6 +123,13 @@ def test_the_good_build_goes_through_every_stage(story: Callable[..., demo_story
 def test_a_good_build_that_stops_fails_the_demo(story: Callable[..., demo_story.Story], status: str) -> None:
     with pytest.raises(CliError, match=rf"is {status} in shadow: S1 is violated"):
         story(MEASURING, ("shadow", 0, "measuring"), ("shadow", 0, status)).promote_the_good_build()
+
+
+def test_undecided_offline_is_not_promoted(story: Callable[..., demo_story.Story]) -> None:
+    told = story(MEASURING)
+    told.api.undecided = "sha256:0"
+    with pytest.raises(CliError, match="is measuring in offline_ci"):
+        told.promote_the_good_build()
 
 
 def test_users_ask_as_often_as_the_stage_needs(story: Callable[..., demo_story.Story]) -> None:
