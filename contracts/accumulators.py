@@ -27,7 +27,7 @@ from pydantic import (
 from contracts.model import Phase
 
 GRID = 2**30  # parts of a share that is a real number, not a count
-_RATIONAL = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
+_RATIONAL = re.compile(r"-?[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 MAX_NAMED = 16  # positions of unmeasurable decisions kept by name; the count is exact regardless
 
 
@@ -36,6 +36,8 @@ class EvidenceMismatch(ValueError):
 
 
 def _fraction(value: Any) -> Fraction:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no number to add up")
     if isinstance(value, str) and not _RATIONAL.fullmatch(value):  # "1e999999999" would fill the memory
         raise ValueError(f"not a rational number: {value[:40]!r}")
     return value if isinstance(value, Fraction) else Fraction(value)

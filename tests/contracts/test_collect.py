@@ -208,6 +208,87 @@ def test_paired_metrics_use_measurable_decisions_only():
     assert ppl.unmeasurable.count == 2
 
 
+REWARDED = {"reward": {"range": [0, 2], "grader": "g"}}
+DRIFT = clause("reward_drift", {"abs_lte": 0.1}, "statistical", kind="hard", slices=["all", "long"])
+FLIPS = clause("flip_rate", {"lte": 0.1}, "statistical", kind="hard")
+
+
+def test_paired_rewards_are_differences_as_draws():
+    c = collector(DRIFT, FLIPS, **REWARDED)
+    assert c.needs_rewards
+    assert c.needs_outcomes
+    c.add_rewards("a", PLAIN, 2.0, 0.0)
+    c.add_rewards("b", Attributes(prompt_tokens=600), [1.0, 2.0], 1.5)
+    c.add_rewards("c", PLAIN, math.nan, 1.0)
+    got = cell(c.evidence(), None)
+    assert (got.rewards.form, got.rewards.train.mean, got.rewards.inference.mean) == ("paired", 1.75, 0.75)
+    assert got.rewards.gap.mean == 1.0
+    assert got.draws.mean == 0.75
+    assert (got.unmeasurable.count, got.unmeasurable.first[0].draw) == (1, "c")
+    assert cell(c.evidence(), None, slice="long").rewards.gap.n == 1
+    assert cell(c.evidence(), None, "C1") is None
+    assert c.evidence().prompts == 3
+
+
+def test_weighted_rewards_estimate_training_from_rollouts_of_inference():
+    c = collector(DRIFT, **REWARDED)
+    c.add_weighted_reward("a", PLAIN, 2.0, math.log(1.5))
+    c.add_weighted_reward("b", PLAIN, 0.0, math.log(0.5))
+    for draw, log_weight in (("c", math.inf), ("d", -math.inf), ("e", math.nan), ("f", 301.0)):
+        c.add_weighted_reward(draw, PLAIN, 1.0, log_weight)
+    got = cell(c.evidence(), None)
+    assert got.rewards.form == "weighted"
+    assert (got.rewards.train.mean, got.rewards.inference.mean) == (pytest.approx(1.5), 1.0)
+    assert got.draws is None
+    assert got.weights.prompts == 2
+    assert got.unmeasurable.count == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: c.add_rewards("a", PLAIN, 1.0, 1.0), "draw 'a', reward_drift: given twice"),
+        (lambda c: c.add_rewards("b", PLAIN, 3.0, 1.0), r"draw 'b': reward 3.0 is outside .* \[0.0, 2.0\]"),
+        (lambda c: c.add_rewards("b", PLAIN, [], 1.0), "no reward"),
+        (lambda c: c.add_rewards("b", PLAIN, math.inf, 1.0), "outside"),
+        (lambda c: c.add_weighted_reward("b", PLAIN, 1.0, 0.0), "weighted rewards beside paired"),
+    ],
+)
+def test_bad_rewards_are_named_and_leave_nothing_behind(call, words):
+    c = collector(DRIFT, **REWARDED)
+    c.add_rewards("a", PLAIN, 1.0, 1.0)
+    before = c.evidence()
+    with pytest.raises(BadValues, match=words):
+        call(c)
+    assert c.evidence() == before
+    with pytest.raises(BadValues, match="no reward section"):
+        collector(DRIFT).add_rewards("a", PLAIN, 1.0, 1.0)
+
+
+def test_outcomes_fill_the_table_and_ungraded_ones_are_unmeasurable():
+    c = collector(FLIPS, **REWARDED)
+    pairs = [(True, True), (True, False), (True, False), (False, True), (False, False), (None, True)]
+    for i, (train, inference) in enumerate(pairs):
+        c.add_outcome(f"p{i}", PLAIN, train, inference)
+    got = cell(c.evidence(), None)
+    table = got.outcomes
+    assert (table.both, table.train_only, table.inference_only, table.neither) == (1, 2, 1, 1)
+    assert (table.n, table.flips, got.unmeasurable.count) == (5, 3, 1)
+    with pytest.raises(BadValues, match="flip_rate: given twice"):
+        c.add_outcome("p0", PLAIN, True, True)
+
+
+def test_weights_of_decisions_come_from_the_log_ratio():
+    c = collector(clause("ess", {"gte": 0.9}, "statistical", kind="hard"))
+    assert c.needs == {"log_ratio"}
+    c.add_prompt("a", PLAIN, DECODE, {"log_ratio": [0.0, math.log(2.0), math.inf, NAN, 400.0]})
+    c.add_prompt("b", PLAIN, DECODE, {"log_ratio": [math.inf]})
+    got = cell(c.evidence())
+    assert [float(v) for v in got.weights.sums] == [2.0, pytest.approx(3.0), pytest.approx(5.0)]
+    assert (got.weights.prompts, got.unmeasurable.count) == (1, 4)
+    assert (got.extreme.high, got.extreme.high_at.index) == (pytest.approx(2.0), 1)
+
+
 def test_requests_feed_runtime_and_counts():
     c = collector(
         clause("latency", {"lte": 1.2}, "runtime", kind="hard", statistic="p50", relative_to="baseline"),

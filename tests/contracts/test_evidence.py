@@ -4,7 +4,9 @@ import json
 import math
 import random
 from fractions import Fraction
+from pathlib import Path
 
+import mpmath as mp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +22,17 @@ from contracts.evidence import (
     Extreme,
     Gauge,
     Moments,
+    Outcomes,
     Position,
     Provenance,
     RecordsRef,
+    Rewards,
     Sketch,
     Unmeasurable,
+    UnreadableEvidence,
+    Weights,
 )
+from contracts.intervals import sketch_quantile
 from contracts.model import Phase
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -52,6 +59,11 @@ accumulators = {
     "extreme": st.builds(Extreme, low=finite, low_at=positions, high=finite, high_at=positions),
     "calibration": st.integers(0, 99).map(calibration),
     "candidate": st.lists(positive, max_size=8).map(Sketch.of),
+    "outcomes": st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8).map(Outcomes.of),
+    "rewards": st.lists(finite, max_size=8).map(
+        lambda v: Rewards(form="paired", train=Moments.of(v), inference=Moments.of(v), gap=Moments.of(v))
+    ),
+    "weights": st.lists(st.tuples(st.integers(1, 9), positive, positive), max_size=8).map(Weights.of),
     "count": st.builds(Count, events=st.integers(0, 9), trials=st.integers(9, 20)),
     "gauge": st.builds(Gauge, low=finite, high=finite),
 }
@@ -66,7 +78,7 @@ def shards(draw, size=3):
     for name in "xyz"[:size]:
         cells = [
             Cell(clause=clause, slice="all", phase=Phase.DECODE, **{field: draw(accumulators[field])})
-            for clause, field in zip("ABCDEFGH", accumulators, strict=True)
+            for clause, field in zip("ABCDEFGHIJK", accumulators, strict=True)
             if draw(st.booleans())
         ]
         out.append(
@@ -92,7 +104,7 @@ def test_merging_is_associative_and_commutative_to_the_byte(pieces):
 
 @given(shards(size=1))
 def test_the_serialised_form_reads_back_as_itself(pieces):
-    again = Evidence.model_validate_json(pieces[0].canonical())
+    again = Evidence.read(pieces[0].canonical())
     assert again == pieces[0]
     assert again.digest == pieces[0].digest
 
@@ -146,6 +158,78 @@ def test_nan_is_no_reading():
             make()
 
 
+GOLDEN = Path(__file__).parent / "golden" / "evidence_v1.json"
+
+
+def one_of_each():
+    """Evidence with every accumulator set, of fixed values."""
+    at = Position(draw="p1", index=3, phase=Phase.DECODE)
+    moments = Moments.of([0.1, 0.25, -3.0])
+    kwargs = {
+        "unmeasurable": Unmeasurable(count=2, first=(at,)),
+        "draws": Draws.of([(0, 7), (2, 9), (2, 9)]),
+        "moments": moments,
+        "extreme": Extreme(low=-math.inf, low_at=at, high=0.3, high_at=at),
+        "calibration": CalibrationSums.of(Calibrated([0.1, 0.9], [0, 1], [0.2, 0.8], [1, 1]), 2).frozen(),
+        "nll_train": moments,
+        "nll_inference": moments,
+        "nll_gap": moments,
+        "candidate": Sketch.of([0.0, 0.5, 0.5, 2.0]),
+        "baseline": Sketch.of([1.0]),
+        "outcomes": Outcomes(both=5, train_only=2, inference_only=1, neither=4),
+        "rewards": Rewards(form="weighted", train=moments, inference=moments, gap=moments),
+        "weights": Weights.of([(3, 3.5, 4.25), (1, 0.5, 0.25)]),
+        "count": Count(events=1, trials=9),
+        "gauge": Gauge(low=1.5, high=2.5, readings=4),
+    }
+    assert set(kwargs) == set(Cell.model_fields) - {"clause", "slice", "phase"}
+    return Evidence(
+        provenance=Provenance(
+            contract="sha256:c", checkpoint="sha256:k", train_build="t", inference_build="i", suite="s",
+            stage="canary", attempt="2",
+        ),
+        shards=("s1", "s2"),
+        prompts=3,
+        cells=(Cell(clause="C1", slice="all", phase=Phase.DECODE, **kwargs),),
+        records=(RecordsRef(uri="file:r.parquet", digest="sha256:r", rows=16),),
+    )  # fmt: skip
+
+
+def test_the_bytes_of_version_1_never_change():
+    """A change here needs a new SCHEMA_VERSION and a reader of the old one."""
+    assert one_of_each().canonical() == GOLDEN.read_bytes().rstrip(b"\n")
+    assert Evidence.read(GOLDEN.read_bytes()) == one_of_each()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(schema_version=2), "schema_version 2, and this version reads 1 only"),
+        (lambda d: d.update(schema_version="1"), "schema_version '1'"),
+        (lambda d: d.update(schema_version=True), "schema_version True"),
+        (lambda d: d.pop("schema_version"), "schema_version None"),
+        (lambda d: d.update(later="field"), "malformed at later"),
+        (lambda d: d["cells"][0].update(entropy={}), "malformed at cells.0.entropy"),
+        (
+            lambda d: d["cells"][0]["moments"].update(total="1e999999999"),
+            "cells.0.moments.total: .*not a rat",
+        ),
+        (lambda d: d["cells"][0]["moments"].update(total="1/0"), "cells.0.moments.total"),
+    ],
+)
+def test_other_versions_and_forms_are_refused_by_name(change, words):
+    plain = json.loads(one_of_each().canonical())
+    change(plain)
+    with pytest.raises(UnreadableEvidence, match=words):
+        Evidence.read(json.dumps(plain))
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"null", b"{", b"\xff"])
+def test_what_is_no_evidence_is_refused(text):
+    with pytest.raises(UnreadableEvidence):
+        Evidence.read(text)
+
+
 @given(st.lists(finite, min_size=2, max_size=20))
 def test_moments_are_exact(values):
     moments = Moments.of(values)
@@ -154,6 +238,16 @@ def test_moments_are_exact(values):
     assert moments.mean == float(mean)
     assert moments.variance == float(sum((v - mean) ** 2 for v in exact) / (len(exact) - 1))
     assert Moments.of(values[:1]).variance == 0.0
+    tripled = Moments.of(values * 3)
+    assert Moments.of(values).times(Fraction(3)) == tripled
+    second = sum((v - mean) ** 2 for v in exact) / len(exact)
+    third = sum((v - mean) ** 3 for v in exact) / len(exact)
+    if second == 0 or len(values) < 3:
+        assert Moments.of(values).skewness == 0.0
+    else:
+        skewness = mp.mpf(third.numerator) / third.denominator
+        skewness /= (mp.mpf(second.numerator) / second.denominator) ** 1.5
+        assert Moments.of(values).skewness == pytest.approx(float(skewness), rel=1e-9, abs=1e-12)
 
 
 @given(st.lists(positive, min_size=1, max_size=30))
@@ -163,6 +257,25 @@ def test_sketch_buckets_hold_their_values(values):
         low, high = Sketch.edges(bucket)
         assert count == 1
         assert low * (1 - 1e-12) <= value <= high * (1 + 1e-12)
+
+
+@given(st.lists(st.floats(1e-9, 1e9, exclude_min=True), min_size=1, max_size=40), st.floats(0.01, 0.99))
+def test_a_sketch_gives_every_rank_within_its_stated_error(values, q):
+    low, high = sketch_quantile(Sketch.of(values), q)
+    exact = sorted(values)[max(math.ceil(q * len(values)), 1) - 1]
+    assert abs((low + high) / 2 - exact) <= Sketch.ERROR * exact * (1 + 1e-9)
+    assert Sketch.ERROR < 0.005
+
+
+def test_paired_and_weighted_rewards_do_not_mix():
+    with pytest.raises(EvidenceMismatch, match="paired and importance-weighted"):
+        Rewards(form="paired").merge(Rewards(form="weighted"))
+
+
+def test_weights_that_are_no_number_are_refused():
+    for bad in (math.nan, math.inf):
+        with pytest.raises((ValueError, OverflowError)):
+            Weights.of([(1, bad, 1.0)])
 
 
 def test_positions_kept_are_the_smallest_of_all():

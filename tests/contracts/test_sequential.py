@@ -6,6 +6,7 @@ import random
 from fractions import Fraction
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from contracts.sequential import (
     MASS_AT_ZERO,
     NODES,
     Betting,
+    Running,
     asymptotic_cs,
     binary,
     prompts_needed,
@@ -136,6 +138,27 @@ def test_bounds_invert_the_e_values(pairs, alpha):
         assert betting.log_e_below(high * (1 - 1e-6)) < -math.log(alpha)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(shares, min_size=1, max_size=3), st.sampled_from([0.003, 0.1, 0.8]))
+def test_one_draw_at_a_time_gives_the_same_e_values(streams, rho):
+    length = min(map(len, streams))
+    runs = {above: Running(rho, len(streams), above=above) for above in (True, False)}
+    for i in range(length):
+        for above, running in runs.items():
+            running.add(np.array([pairs[i][0] / pairs[i][1] for pairs in streams]))
+            whole = [Betting(Draws.of(pairs[: i + 1])) for pairs in streams]
+            expected = [b.log_e_above(rho) if above else b.log_e_below(rho) for b in whole]
+            assert running.log_e() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    kept = np.arange(len(streams)) == 0
+    runs[True].keep(kept)
+    assert runs[True].log_e() == pytest.approx([Betting(Draws.of(streams[0][:length])).log_e_above(rho)])
+
+
+def test_running_refuses_a_null_that_is_no_mean():
+    with pytest.raises(ValueError, match="rho"):
+        Running(0.0, 1, above=True)
+
+
 def boundary(rho, n_max):
     """Fewest exceedances that alarm after n draws, for n = 1..n_max."""
     k, out = 0, []
@@ -230,13 +253,14 @@ def test_asymptotic_cs_covers_at_every_peek():
     rng = random.Random(23)
     missed = 0
     for _ in range(150):
-        total = squares = 0.0
+        total = squares = cubes = 0.0
         out = False
         for n in range(1, 301):
             x = rng.expovariate(1.0)
-            total, squares = total + x, squares + x * x
+            total, squares, cubes = total + x, squares + x * x, cubes + x**3
             if n >= 30 and n % 10 == 0:
-                low, high = asymptotic_cs(Moments(n=n, total=total, squares=squares), 0.05, 100)
+                sample = Moments(n=n, total=total, squares=squares, cubes=cubes)
+                low, high = asymptotic_cs(sample, 0.05, 100)
                 out = out or not low <= 1.0 <= high
         missed += out
     assert missed <= 150 * 0.1 + 3 * math.sqrt(150 * 0.09)
