@@ -152,6 +152,11 @@ def implied_tv(clause: Clause, contract: Contract) -> float | None:
     return found[0] if found else None
 
 
+def bounds_each(clause: Clause) -> bool:
+    """Whether the limit is on single decisions, of all prompts or of all but an exceedance; not on means."""
+    return clause.statistic is None and clause.aggregate in (None, "max")
+
+
 def oscillation(clause: Clause, contract: Contract) -> float | None:
     """The smallest bound on `logit_osc`, logits, that other clauses grant wherever `clause` is judged."""
     found = [
@@ -159,7 +164,7 @@ def oscillation(clause: Clause, contract: Contract) -> float | None:
         for other in contract.clauses
         if other.metric in ("logit_osc", "logit_linf", "logit_l2", "logit_l2_centered")
         and other.limit.comparator is not Comparator.GTE
-        and other.statistic is None
+        and bounds_each(other)
         and set(clause.slices) <= set(other.slices)
         and other.phase in (None, clause.phase)
     ]

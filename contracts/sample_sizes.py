@@ -42,8 +42,7 @@ def share_limit(clause: Clause, contract: Contract) -> float | None:
     A soft clause's exceedance, the exceedance a hard clause on each decision is certified against
     over a sample, the limit of a share of requests or tasks, or of a mean in [0, 1].
     """
-    metric, top = METRICS[clause.metric], clause.limit.comparator is not Comparator.GTE
-    limit = clause.limit.value if top else 1.0 - clause.limit.value
+    metric, limit = METRICS[clause.metric], clause.limit.value
     if clause.metric in WINDOW_COUNTS:
         return None
     if metric.shape is Shape.COUNT or clause.metric == "flip_rate":
@@ -54,6 +53,8 @@ def share_limit(clause: Clause, contract: Contract) -> float | None:
         return clause.exceedance
     if clause.statistic is None:
         return contract.certainty.hard_exceedance
+    if clause.limit.comparator is Comparator.GTE:
+        return None  # certified by the side of the e-process without a mass at the end
     return limit if metric.bounded and metric.low == 0.0 and metric.high == 1.0 else None
 
 
