@@ -196,7 +196,7 @@ class Story:
         """Users go on asking until this stage (this canary step) is over; the state then."""
         stage, step, plans = state["stage"], state["step"], state["plans"]
         here = (stage, step, "measuring")
-        needed = math.ceil(plans[stage]["min_prompts"] / plans["full"]["audit_rate"])
+        needed = _requests_needed(stage, plans)
         with _counting(self.console) as progress:
             task = progress.add_task(f"{TITLES[stage]}: users served", total=needed)
             sent, count = 0, needed
@@ -246,6 +246,12 @@ class Story:
             f"and open http://{HOST}:8321/promotions/{identity}",
             highlight=False,
         )
+
+
+def _requests_needed(stage: str, plans: Any) -> int:
+    """So many that as many as the stage asks for are evaluated: not all are, in shadow and full."""
+    share = {"shadow": plans["shadow"]["mirror"], "full": plans["full"]["audit_rate"]}.get(stage, 1.0)
+    return math.ceil(plans[stage]["min_prompts"] / share)
 
 
 def _offline_is_over(state: Any) -> bool:

@@ -132,10 +132,13 @@ def test_undecided_offline_is_not_promoted(story: Callable[..., demo_story.Story
         told.promote_the_good_build()
 
 
-def test_users_ask_as_often_as_the_stage_needs(story: Callable[..., demo_story.Story]) -> None:
-    told = story(("shadow", 0, "promoted"))
-    told.live("p1", {"stage": "shadow", "step": 0, "status": "measuring", "plans": PLANS}, Users())
-    assert Users.sent == [6]  # three evaluated, half of the requests being
+@pytest.mark.parametrize(("stage", "needed"), [("shadow", 3), ("canary", 1), ("full", 4)])
+def test_users_ask_as_often_as_the_stage_needs(
+    story: Callable[..., demo_story.Story], stage: str, needed: int
+) -> None:
+    told = story((stage, 0, "promoted"))
+    told.live("p1", {"stage": stage, "step": 0, "status": "measuring", "plans": PLANS}, Users())
+    assert Users.sent == [needed]
 
 
 def test_a_stage_that_never_decides_ends(
