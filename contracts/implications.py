@@ -128,7 +128,7 @@ def _implied(by: Clause, of: Clause, contract: Contract) -> Iterator[Implication
     source, target = METRICS[by.metric], METRICS[of.metric]
     if by.metric == of.metric and target.shape is not Shape.DECISION:
         alike = (by.relative_to, by.bins) == (of.relative_to, of.bins)
-        if alike and _quantile_covers(by, of) and _tighter(by, of, by.limit.value):
+        if alike and further_out(by, of) and _tighter(by, of, by.limit.value):
             yield Implication(by.id, of.id, "", by.limit.value, 0.0)
         return
     if source.shape is not Shape.DECISION or target.shape is not Shape.DECISION:
@@ -147,7 +147,7 @@ def _implied(by: Clause, of: Clause, contract: Contract) -> Iterator[Implication
         yield from _same_metric(by, of, target, bound, label)
 
 
-def _quantile_covers(by: Clause, of: Clause) -> bool:
+def further_out(by: Clause, of: Clause) -> bool:
     """The same statistic, or one further out: p99 <= x gives p90 <= x, and p50 >= x gives p90 >= x."""
     if by.statistic is of.statistic:
         return True
