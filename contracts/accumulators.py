@@ -219,8 +219,9 @@ class Sketch(Value):
     """Quantile sketch of non-negative numbers: log-spaced buckets, relative error <= `ERROR`.
 
     Bucket i > `ZERO` holds values in (γ^(i−1), γ^i] with γ = 1.01; values at or below
-    1e-9 share the bucket `ZERO`. Counts are exact, so the middle of the bucket a rank falls in is
-    within `ERROR` of the value of that rank, relatively (absolutely within TINY/2 in `ZERO`).
+    1e-9 share the bucket `ZERO`. Counts are exact, so the value of any rank is within
+    `ERROR` of the middle of the bucket the rank falls in, relatively to that middle (absolutely
+    within TINY/2 in `ZERO`).
     """
 
     GAMMA: ClassVar[float] = 1.01

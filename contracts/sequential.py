@@ -161,41 +161,37 @@ class Betting:
 
 
 class Running:
-    """The same e-values one draw at a time, for many streams at once, at one null mean `rho`.
+    """One side of the same e-values, one draw at a time, for many streams at once.
 
-    After any draws `log_e_above` and `log_e_below` are those of `Betting` on the same multiset;
-    a peek costs O(NODES) a stream, however many draws there were.
+    After any draws `log_e` is what `Betting` says of the same multiset at the null mean `rho`; a
+    peek costs O(NODES) a stream, however many draws there were.
 
     Args:
-        rho: null mean in (0, 1).
+        rho: null mean in (0, 1). Raises ValueError outside.
         streams: how many independent streams.
+        above: whether to test H0: mean <= rho (an alarm), or H0: mean >= rho (a certification).
     """
 
-    def __init__(self, rho: float, streams: int = 1) -> None:
+    def __init__(self, rho: float, streams: int, *, above: bool) -> None:
         import numpy as np
 
         if not 0.0 < rho < 1.0:
             raise ValueError(f"need 0 < rho < 1, got {rho}")
-        self._rho = rho
-        self._above = np.zeros((streams, NODES + 1))
-        self._below = np.zeros((streams, NODES + 1))
+        self._rho, self._sign = rho, 1.0 if above else -1.0
+        weights, self._bets = (_bets_above if above else _bets_below)(rho)
+        self._exponents = np.tile(weights, (streams, 1))
 
     def add(self, draws: NDArray[np.float64]) -> None:
         """One draw in [0, 1] for every stream, float64 [streams]."""
-        self._above += _growth(_bets_above(self._rho)[1], draws - self._rho)
-        self._below += _growth(_bets_below(self._rho)[1], self._rho - draws)
+        self._exponents += _growth(self._bets, self._sign * (draws - self._rho))
 
-    def log_e_above(self) -> NDArray[np.float64]:
-        """Log e-values against H0: mean <= rho, float64 [streams]."""
-        return _log_sum_exp(_bets_above(self._rho)[0] + self._above)
-
-    def log_e_below(self) -> NDArray[np.float64]:
-        """Log e-values against H0: mean >= rho, float64 [streams]."""
-        return _log_sum_exp(_bets_below(self._rho)[0] + self._below)
+    def log_e(self) -> NDArray[np.float64]:
+        """Log e-values so far, float64 [streams]."""
+        return _log_sum_exp(self._exponents)
 
     def keep(self, streams: NDArray[np.bool_]) -> None:
         """Go on with the marked streams only, bool [streams]."""
-        self._above, self._below = self._above[streams], self._below[streams]
+        self._exponents = self._exponents[streams]
 
 
 def _last_rejected(log_e: Callable[[float], float], rejected: float, kept: float, threshold: float) -> float:

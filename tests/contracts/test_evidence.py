@@ -212,16 +212,17 @@ def test_the_bytes_of_version_1_never_change():
         (lambda d: d["cells"][0].update(entropy={}), "malformed at cells.0.entropy"),
         (
             lambda d: d["cells"][0]["moments"].update(total="1e999999999"),
-            "cells.0.moments.total: .*not a rat",
+            "cells.0.moments.total: .*not a rational",
         ),
         (lambda d: d["cells"][0]["moments"].update(total="1/0"), "cells.0.moments.total"),
+        (lambda d: d["cells"][0]["moments"].update(total=math.inf), "cells.0.moments.total"),
     ],
 )
 def test_other_versions_and_forms_are_refused_by_name(change, words):
     plain = json.loads(one_of_each().canonical())
     change(plain)
     with pytest.raises(UnreadableEvidence, match=words):
-        Evidence.read(json.dumps(plain))
+        Evidence.read(json.dumps(plain).replace("Infinity", "1e999"))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"null", b"{", b"\xff"])
@@ -263,7 +264,8 @@ def test_sketch_buckets_hold_their_values(values):
 def test_a_sketch_gives_every_rank_within_its_stated_error(values, q):
     low, high = sketch_quantile(Sketch.of(values), q)
     exact = sorted(values)[max(math.ceil(q * len(values)), 1) - 1]
-    assert abs((low + high) / 2 - exact) <= Sketch.ERROR * exact * (1 + 1e-9)
+    middle = (low + high) / 2
+    assert abs(exact - middle) <= Sketch.ERROR * middle * (1 + 1e-9)
     assert Sketch.ERROR < 0.005
 
 
