@@ -5,10 +5,12 @@ import math
 import random
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import bounds_search
 from contracts import bounds
 
 mp.mp.dps = 80
@@ -170,3 +172,96 @@ def test_overflow_is_vacuous_not_an_error():
 def test_vacuity_example_of_the_theory():
     assert bounds.tv_from_l2(7.8) == pytest.approx(0.992, abs=1e-3)
     assert bounds.tv_from_osc(0.18) == pytest.approx(0.045, abs=1e-3)
+
+
+def test_adversarial_search_exceeds_nothing_and_attains_what_is_tight():
+    """A small run of benchmarks/bounds_search.py, whose full table is in docs/benchmarks."""
+    records = bounds_search.search(1_500, seed=5, largest=1024)
+    assert all(record.exceeded == 0 and record.seen >= 1_500 for record in records)
+    claims = [claim for _, claim, _, _ in bounds_search.CHECKS]
+    exact = dict(zip(claims, bounds_search.exact_ratios(records), strict=True))
+    assert max(exact.values()) <= 1 + 1e-12
+    for attained in ("TV ≤ tanh(h/4)", "TV ≤ tanh(ε₂/2√2T)", "|log w| ≤ h"):
+        assert exact[attained] == pytest.approx(1.0, abs=1e-9)
+    rng = np.random.default_rng(6)
+    assert bounds_search.truncated(rng, 200)[0] == 0
+    sequences = bounds_search.sequences(rng, 50)
+    assert (sequences[0], sequences[2]) == (0, 0)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 1000, 151_936])
+@pytest.mark.parametrize("h", [1e-3, 0.5, 6.0])
+def test_b1_is_attained_at_any_vocabulary(vocabulary, h):
+    """Two groups of tokens, d = h on the one with mass 1/(1 + e^(h/2))."""
+    first = vocabulary // 2
+    mass = mp.mpf(1) / (1 + mp.exp(mp.mpf(h) / 2))
+    lifted = mass * mp.exp(h) / (1 - mass + mass * mp.exp(h))
+    assert float(lifted - mass) == pytest.approx(bounds.tv_from_osc(h), rel=1e-12)
+    z = np.full(vocabulary, math.log(float((1 - mass) / (vocabulary - first))))
+    z[:first] = math.log(float(mass / first))
+    d = np.where(np.arange(vocabulary) < first, h, 0.0)
+    found = bounds_search.measure(bounds_search.Pairs(z[None], d[None], np.ones(1)))
+    assert found["tv"][0] == pytest.approx(bounds.tv_from_osc(h), rel=1e-9)
+
+
+def weights(p, q):
+    return [a / b for a, b in zip(p, q, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs(), st.sampled_from([0.0, 0.1, 0.5]), st.randoms(use_true_random=False))
+def test_policy_gradient_bias_is_within_r1_to_r3(case, c, rng):
+    """By definition: E_p[A·s] − E_q[clip(w)·A·s] in two dimensions, |A| ≤ 3, ‖s‖ ≤ 2."""
+    p, q = softmax(case[0], case[2]), softmax(case[1], case[2])
+    w = weights(p, q)
+    x = quantities(*case)
+    clipped = [min(max(v, 1 - mp.mpf(c)), 1 + mp.mpf(c)) for v in w]
+    worst = rng.random() < 0.5
+    angles = [0.0 if worst else rng.uniform(0, 2 * math.pi) for _ in w]
+    advantages = [3 * mp.sign(a - b) if worst else 3 * mp.mpf(rng.uniform(-1, 1))
+                  for a, b in zip(w, clipped, strict=True)]  # fmt: skip
+    parts = [b * (a - k) * adv for a, b, k, adv in zip(w, q, clipped, advantages, strict=True)]
+    bias = mp.hypot(
+        mp.fsum(v * 2 * mp.cos(t) for v, t in zip(parts, angles, strict=True)),
+        mp.fsum(v * 2 * mp.sin(t) for v, t in zip(parts, angles, strict=True)),
+    )
+    excess = mp.fsum(b * max(abs(a - 1) - mp.mpf(c), 0) for a, b in zip(w, q, strict=True))
+    below(bias, bounds.gradient_bias_clipped(float(excess), 2.0, 3.0))
+    if worst:
+        assert float(bias) == pytest.approx(float(6 * excess), rel=1e-9, abs=1e-15)
+    if c == 0.0:
+        largest = float(max(abs(v - 1) for v in w))
+        below(bias, bounds.gradient_bias_from_tv(float(x["tv"]), 2.0, 3.0))
+        below(bias, bounds.gradient_bias_from_weight(largest, 2.0, 3.0))
+        below(bias, bounds.gradient_bias_from_osc(x["h"], 2.0, 3.0))
+
+
+def test_a_clip_wider_than_the_promise_leaves_no_bias():
+    assert bounds.gradient_bias_clipped(max(0.1 - 0.2, 0.0), 2.0, 3.0) == 0.0
+
+
+def test_r4_is_the_example_of_the_theory():
+    assert bounds.clip_room(0.2, 0.2) == pytest.approx(math.log(1.2))
+    assert bounds.clip_room(0.2, 0.2) == pytest.approx(0.1823, abs=1e-4)
+    assert bounds.log_ratio_from_l2(0.129) == pytest.approx(0.1823, abs=2e-4)
+    assert bounds.budget_share(0.0912, 0.2, 0.2) == pytest.approx(0.5, abs=1e-3)
+    assert bounds.clip_room(0.05, 0.28) == pytest.approx(-math.log(0.95))
+    assert bounds.update_range(0.2, 0.2, 0.2) is None
+    for bad in ((0.0, 0.2), (1.0, 0.2), (0.2, 0.0)):
+        with pytest.raises(ValueError, match="clip range"):
+            bounds.clip_room(*bad)
+
+
+@given(st.floats(0.01, 0.9), st.floats(0.01, 3.0), st.floats(0, 0.999), st.floats(0, 1), st.floats(-1, 1))
+def test_updates_within_r4_are_never_clipped(low, high, share, at, side):
+    kappa = share * bounds.clip_room(low, high)
+    least, most = bounds.update_range(kappa, low, high)
+    log_r = least + at * (most - least) + side * kappa
+    assert math.log1p(-low) - 1e-12 <= log_r <= math.log1p(high) + 1e-12
+
+
+@given(st.lists(st.floats(0, 50), max_size=20))
+def test_r5_is_a_product_of_hyperbolic_secants(hs):
+    exact = mp.fprod(1 / mp.cosh(mp.mpf(h) / 2) ** 2 for h in hs)
+    assert bounds.trajectory_ess(hs) == pytest.approx(float(exact), rel=1e-9)
+    assert bounds.trajectory_log_ratio(hs) == math.fsum(hs)
