@@ -251,7 +251,7 @@ class Story:
 def _requests_needed(stage: str, plans: Any) -> int:
     """So many that as many as the stage asks for are evaluated: not all are, in shadow and full."""
     share = {"shadow": plans["shadow"]["mirror"], "full": plans["full"]["audit_rate"]}.get(stage, 1.0)
-    return math.ceil(plans[stage]["min_prompts"] / share)
+    return math.ceil(int(plans[stage]["min_prompts"]) / float(share))
 
 
 def _offline_is_over(state: Any) -> bool:
