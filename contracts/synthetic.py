@@ -86,7 +86,7 @@ def worst(clause: Clause, reward: Reward | None = None) -> float:
     low, high = possible(metric, reward)
     if limit.comparator is Comparator.GTE:
         return low if math.isfinite(low) else limit.value - FAR * max(abs(limit.value), 1.0)
-    return high if math.isfinite(high) else max(FAR * limit.value, limit.value + 1.0)
+    return high if math.isfinite(high) else FAR * limit.value if limit.value > 0.0 else 1.0
 
 
 def _decisions(clause: Clause, n: int, beyond: int, good: float, bad: float) -> dict[str, Any]:
@@ -118,8 +118,9 @@ def _paired(clause: Clause, contract: Contract, n: int, beyond: int, bad: float)
         case (
             "ess"
         ):  # a weight of 0 is a decision that counts for nothing: the size is the share of the others
-            rows = [(1, 1.0, 1.0)] * max(n - beyond, 1) + [(1, 0.0, 0.0)] * min(beyond, n - 1)
-            return {"weights": Weights.of(rows)}
+            kept = Fraction(max(n - beyond, 1))
+            cross = (Fraction(n), kept, kept, kept, kept, kept)
+            return {"weights": Weights(prompts=n, sums=(Fraction(n), kept, kept), cross=cross)}
         case _:
             bins = clause.bins or DEFAULT_BINS
             sure = CalibrationSums.of(Calibrated([1.0], [1.0], [1.0], [1.0]), bins)
