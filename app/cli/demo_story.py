@@ -37,6 +37,7 @@ from app.cli.render import TITLES, headline, judgement_table
 
 HOST = "127.0.0.1"
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
+PATIENCE_S = 30.0  # users ask on when nothing was judged by then
 POLL_S = 0.5
 STOPPED = ("frozen", "fallen_back")
 
@@ -167,7 +168,10 @@ class Story:
         """Wait until offline CI is over; the promotion's state then."""
         with _waiting(self.console) as progress:
             progress.add_task("paired evaluation of the suite", total=None)
-            return self.wait(identity, _offline_is_over)
+            state = self.look(identity, _offline_is_over, OFFLINE_S)
+        if not _offline_is_over(state):
+            raise CliError(f"the evaluation of promotion {identity} did not end in {OFFLINE_S:g} s")
+        return state
 
     def promote_the_good_build(self) -> str:
         """Offline CI, shadow, canary, full; its id. Raises CliError when it is not PROMOTED."""
@@ -196,7 +200,7 @@ class Story:
         """Users go on asking until this stage (this canary step) is over; the state then."""
         stage, step, plans = state["stage"], state["step"], state["plans"]
         here = (stage, step, "measuring")
-        needed = _requests_needed(stage, plans)
+        needed = _requests_needed(stage, step, plans)
         with _counting(self.console) as progress:
             task = progress.add_task(f"{TITLES[stage]}: users served", total=needed)
             sent, count = 0, needed
@@ -208,23 +212,23 @@ class Story:
                 users.send(count, lambda: progress.advance(task))
                 sent, count = sent + count, self.plan.batch
                 progress.update(task, description=f"{TITLES[stage]}: measuring what was served")
-                state = self.wait(
+                state = self.look(
                     identity,
                     lambda s: _place(s) != here or len(self.api.judgements(identity)) > judged,  # noqa: B023
+                    PATIENCE_S,
                 )
         self.show(identity, stage, step, plans)
         return state
 
-    def wait(self, identity: str, over: Callable[[Any], bool]) -> Any:
-        """The promotion's state once `over` says so. Raises CliError when it takes too long."""
-        ends = time.monotonic() + OFFLINE_S
-        while time.monotonic() < ends:
+    def look(self, identity: str, over: Callable[[Any], bool], seconds: float) -> Any:
+        """The promotion's state once `over` says so, or after so many seconds."""
+        ends = time.monotonic() + seconds
+        while True:
             state = self.api.promotion(identity)
-            if over(state):
+            if over(state) or time.monotonic() > ends:
                 return state
             self.processes.check()
             time.sleep(POLL_S)
-        raise CliError(f"promotion {identity} did not get on in {OFFLINE_S:g} s")
 
     def show(self, identity: str, stage: str, step: int, plans: Any) -> Any:
         """Print the last verdict table of a stage; the judgement."""
@@ -248,10 +252,16 @@ class Story:
         )
 
 
-def _requests_needed(stage: str, plans: Any) -> int:
-    """So many that as many as the stage asks for are evaluated: not all are, in shadow and full."""
-    share = {"shadow": plans["shadow"]["mirror"], "full": plans["full"]["audit_rate"]}.get(stage, 1.0)
-    return math.ceil(int(plans[stage]["min_prompts"]) / float(share))
+def _requests_needed(stage: str, step: int, plans: Any) -> int:
+    """So many that about as many as the stage asks for are evaluated: those the candidate answers."""
+    share = {
+        "shadow": plans["shadow"]["mirror"],
+        "canary": plans["canary"]["steps"][step],
+        "full": plans["full"]["audit_rate"],
+    }[stage]
+    # Which ones is by chance: a few more, so that they are enough at once.
+    margin = 0 if share == 1.0 else 8
+    return margin + math.ceil(int(plans[stage]["min_prompts"]) / float(share))
 
 
 def _offline_is_over(state: Any) -> bool:

@@ -132,7 +132,7 @@ def test_undecided_offline_is_not_promoted(story: Callable[..., demo_story.Story
         told.promote_the_good_build()
 
 
-@pytest.mark.parametrize(("stage", "needed"), [("shadow", 3), ("canary", 1), ("full", 4)])
+@pytest.mark.parametrize(("stage", "needed"), [("shadow", 3), ("canary", 10), ("full", 12)])
 def test_users_ask_as_often_as_the_stage_needs(
     story: Callable[..., demo_story.Story], stage: str, needed: int
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_stage_that_never_decides_ends(
     story: Callable[..., demo_story.Story], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = story(("shadow", 0, "measuring"))
-    monkeypatch.setattr(told, "wait", lambda identity, over: told.api.promotion(identity))
+    monkeypatch.setattr(told, "look", lambda identity, over, seconds: told.api.promotion(identity))
     with pytest.raises(CliError, match="requests were not enough to decide shadow"):
         told.live("p1", told.api.promotion("p1"), Users())
     assert sum(Users.sent) <= SHORT.most
