@@ -19,6 +19,10 @@ SIZE_UNITS = {
 }  # fmt: skip
 PLAIN_UNITS = {"%": "0.01", "tok/s": "1", "nats": "1", "logits": "1"}
 _FACTORS = DURATION_UNITS | SIZE_UNITS | PLAIN_UNITS | {"": "1"}
+_NUMBER = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+# as regular expressions of JSON Schema, for editors
+DURATION_PATTERN = rf"^\s*\+?{_NUMBER}\s*({'|'.join(DURATION_UNITS)})?\s*$"
+QUANTITY_PATTERN = rf"^\s*[+-]?{_NUMBER}\s*({'|'.join(filter(None, _FACTORS))})?\s*$"
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ%/]*)\s*", re.ASCII)
 
 

@@ -16,7 +16,7 @@ from pydantic import (
     StrictStr,
 )
 
-from contracts.units import duration, quantity
+from contracts.units import DURATION_PATTERN, QUANTITY_PATTERN, duration, quantity
 
 
 class Frozen(BaseModel):
@@ -96,8 +96,11 @@ class Comparator(StrEnum):
     ABS_LTE = "abs_lte"
 
 
-Seconds = Annotated[float, BeforeValidator(duration, json_schema_input_type=float | str), Field(ge=0)]
-Quantity = Annotated[float, BeforeValidator(quantity, json_schema_input_type=float | str)]
+# a number, or text with a unit; the patterns are for the JSON Schema, `units` reads and judges
+_Duration = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=DURATION_PATTERN)]
+_Written = float | Annotated[str, Field(pattern=QUANTITY_PATTERN)]
+Seconds = Annotated[float, BeforeValidator(duration, json_schema_input_type=_Duration)]
+Quantity = Annotated[float, BeforeValidator(quantity, json_schema_input_type=_Written)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
