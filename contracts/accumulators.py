@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    model_validator,
 )
 
 from contracts.model import Phase
@@ -153,7 +154,13 @@ class Moments(Value):
 
 
 def _counter(value: Any) -> tuple[tuple[int, int, int], ...]:
-    return tuple(sorted((int(a), int(b), int(c)) for a, b, c in value))
+    rows = tuple(sorted((int(a), int(b), int(c)) for a, b, c in value))
+    for exceeding, decisions, prompts in rows:
+        if not 0 <= exceeding <= decisions or decisions == 0:
+            raise ValueError(f"not a share: {exceeding} of {decisions} decisions")
+        if prompts < 1:
+            raise ValueError(f"{prompts} prompts with a share")
+    return rows
 
 
 class Draws(Value):
@@ -174,11 +181,7 @@ class Draws(Value):
     @classmethod
     def of(cls, shares: Iterable[tuple[int, int]]) -> Self:
         """From one (exceeding, decisions) pair a prompt. Raises ValueError on an impossible pair."""
-        counts = Counter(shares)
-        for exceeding, decisions in counts:
-            if not 0 <= exceeding <= decisions or decisions == 0:
-                raise ValueError(f"not a share: {exceeding} of {decisions} decisions")
-        return cls(shares=tuple((k, n, c) for (k, n), c in counts.items()))
+        return cls(shares=tuple((k, n, c) for (k, n), c in Counter(shares).items()))
 
     def merge(self, other: Self) -> Self:
         """The union of both multisets."""
@@ -212,7 +215,10 @@ class Draws(Value):
 
 
 def _histogram(value: Any) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted((int(a), int(b)) for a, b in value))
+    rows = tuple(sorted((int(a), int(b)) for a, b in value))
+    if any(count < 1 for _, count in rows):
+        raise ValueError("a bucket that holds nothing")
+    return rows
 
 
 class Sketch(Value):
@@ -267,6 +273,12 @@ class Count(Value):
 
     events: Annotated[int, Field(ge=0)] = 0
     trials: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.events > self.trials:
+            raise ValueError(f"{self.events} events among {self.trials} trials")
+        return self
 
     def merge(self, other: Self) -> Self:
         """Both counts."""

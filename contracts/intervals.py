@@ -126,7 +126,7 @@ def calibration_gap(calibration: Calibration) -> tuple[float, Moments]:
     prompts as draws and the pairing kept. Asymptotic, and rough where a bin's own gap is near
     zero on one side only. Exact rational arithmetic, rounded once. Raises ZeroDivisionError when empty.
     """
-    decisions = sum(b.count for b in calibration.train)
+    decisions = calibration.decisions
     train = [b.confidence - b.hits for b in calibration.train]
     inference = [b.confidence - b.hits for b in calibration.inference]
     gap = (sum(map(abs, train), Fraction(0)) - sum(map(abs, inference), Fraction(0))) / decisions

@@ -47,6 +47,11 @@ class Calibration(Value):
     prompts: int = 0
     cross: tuple[Exact, ...] = ()
 
+    @property
+    def decisions(self) -> int:
+        """Decisions in the bins, the same on both sides."""
+        return sum(b.count for b in self.train)
+
     def merge(self, other: Self) -> Self:
         """Both samples' bins. Raises EvidenceMismatch when the bin counts differ."""
         if len(self.train) != len(other.train):

@@ -28,15 +28,15 @@ def paired_finding(
 ) -> Finding:
     """A paired metric of one cell; `reward` is the contract's section, for `reward_drift`."""
     match clause.metric:
-        case "ece_gap" if cell.calibration is not None:
+        case "ece_gap" if cell.calibration is not None and cell.calibration.decisions:
             return limited(_calibration_gap(cell.calibration, setting, blank), clause.metric, setting)
-        case "ppl_ratio" if cell.nll_gap is not None:
+        case "ppl_ratio" if cell.nll_gap is not None and cell.nll_gap.n:
             return limited(average(cell.nll_gap, setting, blank, math.exp), clause.metric, setting)
         case "flip_rate" if cell.outcomes is not None and cell.outcomes.n:
             return _flips(cell.outcomes, setting, blank)
         case "reward_drift" if cell.rewards is not None and cell.rewards.gap.n and reward is not None:
             return _reward_drift(cell.rewards, cell, setting, blank, reward)
-        case "ess" if cell.weights is not None and cell.weights.prompts:
+        case "ess" if cell.weights is not None and cell.weights.sums[2] > 0:
             return _effective_size(cell.weights, cell, setting, blank)
         case _:
             return blank
@@ -90,7 +90,7 @@ def _reward_drift(rewards: Rewards, cell: Cell, setting: Setting, blank: Finding
         found = _difference(cell.draws, reward.range[1] - reward.range[0], setting, blank)
     else:
         found = average(rewards.gap, setting, blank, lambda v: v)
-    if rewards.form == "weighted" and cell.weights is not None:
+    if rewards.form == "weighted" and cell.weights is not None and cell.weights.sums[2] > 0:
         size, _ = intervals.effective_sample_size(cell.weights)
         weighted = f"; importance-weighted, effective sample size {phrases.number(size)}"
         if not setting.census and size * rewards.gap.n < intervals.ASYMPTOTIC_MINIMUM:

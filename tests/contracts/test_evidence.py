@@ -153,6 +153,10 @@ def test_nan_is_no_reading():
         lambda: Draws.of_means([1.5]),
         lambda: Draws.of([(2, 1)]),
         lambda: Draws.of([(0, 0)]),
+        lambda: Draws(shares=((-1, 2, 1),)),
+        lambda: Draws(shares=((1, 2, 0),)),
+        lambda: Sketch(buckets=((1, -1),)),
+        lambda: Count(events=2, trials=1),
     ):
         with pytest.raises((ValueError, ValidationError, OverflowError)):
             make()

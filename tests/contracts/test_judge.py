@@ -1,79 +1,31 @@
 """Verdicts: three-valued, with two kinds of absence, and no way to pass without data."""
 
-import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from contracts.collect import Collector
-from contracts.evidence import Evidence, Provenance
+from contracts.evidence import Evidence
 from contracts.judge import JUDGE_VERSION, WrongContract, judge
-from contracts.metrics import METRICS, Shape
-from contracts.model import Contract, Phase
-from contracts.slices import Attributes
-from contracts.verdicts import Outcome
-
-DECODE = Phase.DECODE
-PLAIN = Attributes(prompt_tokens=10)
-HOLDS, VIOLATED, INCONCLUSIVE, NO_DATA, UNMEASURABLE = Outcome
-STAGES = ["offline_ci", "shadow"]
-
-
-def clause(metric="kl", limit=None, **more):
-    base = {
-        "id": "C0",
-        "family": METRICS[metric].family.value,
-        "metric": metric,
-        "limit": limit or {"lte": 0.1},
-    }
-    return (
-        base | {"kind": "soft" if "exceedance" in more else "hard", "level": "L2", "phase": "decode"} | more
-    )
-
-
-def service(metric, limit, **more):
-    return {k: v for k, v in clause(metric, limit, **more).items() if k != "phase"}
-
-
-def contract(*clauses, **more):
-    document = {
-        "apiVersion": "kernel-contracts/v1",
-        "kind": "KernelContract",
-        "metadata": {"name": "t", "version": "1.0.0"},
-        "pair": {"train": {"engine": "torch"}, "inference": {"engine": "torch"}},
-        "slices": {"long": {"where": {"prompt_tokens": {"gte": 512}}}},
-        "clauses": [c | {"id": f"C{i}"} for i, c in enumerate(clauses)],
-    }
-    return Contract.model_validate(document | more)
-
-
-def collector(document, stage="offline_ci", shard="x"):
-    provenance = Provenance(
-        contract="sha256:c", checkpoint="k", train_build="t", inference_build="i", suite="s", stage=stage
-    )
-    return Collector(document, provenance, shard)
-
-
-def judged(document, prompts, stage="offline_ci", metric="kl"):
-    c = collector(document, stage)
-    for i, values in enumerate(prompts):
-        c.add_prompt(f"p{i:05}", PLAIN, DECODE, {metric: values})
-    return judge(document, c.evidence(), contract_digest="sha256:c")
-
-
-def only(judgement):
-    (verdict,) = judgement.verdicts
-    return verdict
-
-
-def soft(exceedance=0.05, **more):
-    return contract(clause(exceedance=exceedance, **more))
-
-
-GOOD, BAD = [0.0, 0.05], [0.0, 0.5]
-PER_PROMPT = {"per": "prompt", "aggregate": "max"}
+from tests.contracts.judge_kit import (
+    BAD,
+    DECODE,
+    GOOD,
+    HOLDS,
+    INCONCLUSIVE,
+    NO_DATA,
+    PER_PROMPT,
+    PLAIN,
+    STAGES,
+    UNMEASURABLE,
+    VIOLATED,
+    clause,
+    collector,
+    contract,
+    judged,
+    only,
+    service,
+    soft,
+)
 
 
 @pytest.mark.parametrize(
@@ -367,79 +319,3 @@ def test_judging_is_deterministic_and_survives_storage():
     assert first.model_dump_json() == again.model_dump_json()
     assert first.judge_version == JUDGE_VERSION
     assert first.evidence_digest == evidence.digest
-
-
-ANY = [
-    clause(exceedance=0.3),
-    clause(exceedance=0.3, **PER_PROMPT),
-    clause(),
-    clause(statistic="mean"),
-    clause("tv", {"lte": 0.9}, statistic="mean"),
-    clause("ece_gap", {"lte": 1.0}),
-    clause("ppl_ratio", {"lte": 9.0}),
-    service("latency", {"lte": 9.0}, statistic="p50"),
-    service("failure_rate", {"lte": 0.9}),
-    service("telemetry_age", {"lte": 9.0}),
-]
-
-
-@pytest.mark.parametrize("asked", ANY, ids=lambda c: c["metric"])
-@pytest.mark.parametrize("stage", ["offline_ci", "shadow", "canary", "full"])
-@pytest.mark.parametrize("census", [True, False])
-def test_nothing_never_holds(asked, stage, census):
-    document = contract(asked, stages={"offline_ci": {"census": census}})
-    judgement = judge(document, collector(document, stage).evidence(), contract_digest="sha256:c")
-    assert only(judgement).verdict is NO_DATA
-    assert judgement.converged is None
-    unserved = collector(document, stage)
-    unserved.gauge("telemetry_age", 1.0)
-    for _ in range(1000):
-        unserved.add_request(PLAIN, role="candidate", ok=True, latency_s=1.0)
-    assert judge(document, unserved.evidence(), contract_digest="sha256:c").converged is None
-
-
-@settings(max_examples=80)
-@given(
-    st.sampled_from([c for c in ANY if METRICS[c["metric"]].shape is Shape.DECISION]),
-    st.sampled_from(["offline_ci", "shadow"]),
-    st.booleans(),
-    st.lists(st.lists(st.sampled_from([0.0, 0.5, math.nan]), min_size=1, max_size=3), max_size=40),
-)
-def test_nan_never_passes(asked, stage, census, prompts):
-    document = contract(asked, stages={"offline_ci": {"census": census}}, certainty={"hard_exceedance": 0.2})
-    judgement = judged(document, [*prompts, [0.0, math.nan]], stage, asked["metric"])
-    assert only(judgement).verdict in {UNMEASURABLE, VIOLATED}
-    assert judgement.converged is not True
-
-
-ORDER = {VIOLATED: 0, INCONCLUSIVE: 1, HOLDS: 2}
-
-
-@settings(max_examples=60)
-@given(
-    st.sampled_from(ANY[:5]),
-    st.sampled_from(["offline_ci", "shadow"]),
-    st.lists(st.integers(0, 4), min_size=1, max_size=60),
-    st.integers(0, 59),
-)
-def test_more_drift_never_improves_a_share_or_an_extreme(asked, stage, counts, which):
-    if asked.get("statistic") == "mean" and asked["metric"] == "kl":
-        return  # an outlier widens a t interval, which may turn VIOLATED into INCONCLUSIVE
-    document = contract(asked, certainty={"hard_exceedance": 0.2})
-    rows = [[0.95] * k + [0.0] * (4 - k) for k in counts]
-    worse = [list(r) for r in rows]
-    worse[which % len(rows)] = [0.95] * 4
-    before, after = (only(judged(document, r, stage, asked["metric"])) for r in (rows, worse))
-    assert ORDER[after.verdict] <= ORDER[before.verdict]
-    assert after.observed >= before.observed
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 60), st.integers(1, 60), st.sampled_from(["offline_ci", "shadow"]))
-def test_looser_clauses_hold_where_tighter_ones_do(bad, good, stage):
-    prompts = [GOOD] * good + [BAD] * bad
-    outcomes = [
-        ORDER[only(judged(soft(exceedance=e, **PER_PROMPT), prompts, stage)).verdict]
-        for e in (0.02, 0.1, 0.4, 0.9)
-    ]
-    assert all(a <= b for a, b in itertools.pairwise(outcomes))
