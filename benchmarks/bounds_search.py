@@ -32,6 +32,7 @@ SHARES = {2: 0.16, 3: 0.1, 4: 0.1, 8: 0.14, 32: 0.14, 128: 0.1, 1024: 0.045, 819
           REAL_VOCABULARY: 0.003}  # fmt: skip
 CLIMB = 0.2  # of all pairs
 EXACT_UP_TO = 1024
+LARGEST = 50.0  # logits of difference; every bound on TV is 1 long before
 
 Floats = np.ndarray
 Quantities = dict[str, Floats]
@@ -138,7 +139,7 @@ def random_pairs(rng: np.random.Generator, size: int, vocabulary: int) -> Pairs:
     d[kind == 1] = rng.standard_cauchy(size=d[kind == 1].shape)
     d[kind == 2] *= rng.random(d[kind == 2].shape) < 3.0 / vocabulary
     d[kind == 3] = np.sign(d[kind == 3])
-    d = np.clip(scale * d, -50.0, 50.0)
+    d = np.clip(scale * d, -LARGEST, LARGEST)
     return Pairs(z, d, 10.0 ** rng.uniform(-0.5, 0.5, size))
 
 
@@ -170,8 +171,8 @@ def neighbours(rng: np.random.Generator, pair: Pairs, size: int) -> Pairs:
     spread = np.ptp(pair.d, axis=1, keepdims=True) + 1e-9
     some = rng.random(shape) < 0.5
     return Pairs(
-        pair.z + step * rng.normal(size=shape) * some,
-        pair.d + step * spread * rng.normal(size=shape) * ~some,
+        np.clip(pair.z + step * rng.normal(size=shape) * some, -100.0, 100.0),
+        np.clip(pair.d + step * spread * rng.normal(size=shape) * ~some, -LARGEST, LARGEST),
         np.repeat(pair.t, size),
     )
 

@@ -43,6 +43,18 @@ def test_clopper_pearson_inverts_the_binomial(k, n, alpha):
     assert high == 1.0 if k == n else float(1 - at_least(k + 1, n, high)) == pytest.approx(alpha, rel=1e-9)
 
 
+@pytest.mark.parametrize(("k", "n"), [(0, 299), (3, 773), (480, 10_000), (40, 1_000_000), (2.5, 40.0)])
+@pytest.mark.parametrize("alpha", [0.05, 1e-6])
+def test_clopper_pearson_is_the_beta_quantile_to_ten_digits(k, n, alpha):
+    low, high = intervals.clopper_pearson(k, n, alpha)
+    with mp.workdps(50):
+        if k:
+            tail = mp.betainc(k, n - k + 1, 0, mp.mpf(low), regularized=True)
+            assert float(tail) == pytest.approx(alpha, rel=1e-8)
+        tail = mp.betainc(k + 1, n - k, 0, mp.mpf(high), regularized=True)
+        assert float(1 - tail) == pytest.approx(alpha, rel=1e-8)
+
+
 def test_no_trials_bound_nothing():
     assert intervals.clopper_pearson(0, 0, 0.05) == (0.0, 1.0)
 

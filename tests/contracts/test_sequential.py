@@ -200,6 +200,51 @@ def test_peeking_is_free_and_detection_is_near_walds_floor(rho, alternatives):
         assert mean / wald(p, rho) <= 1.65
 
 
+def certified(rho, n_max):
+    """Most exceedances that certify after n draws, for n = 1..n_max; −1 where none do."""
+    most, out = -1, []
+    for n in range(1, n_max + 1):
+        while most + 1 <= n and Betting(binary(most + 1, n)).log_e_below(rho) >= -math.log(ALPHA):
+            most += 1
+        out.append(most)
+    return out
+
+
+def ever_certified(curve, p):
+    """Exact probability to have been certified at some draw."""
+    alive, gone = {0: 1.0}, 0.0
+    for most in curve:
+        grown = {}
+        for k, weight in alive.items():
+            for step, chance in ((0, 1 - p), (1, p)):
+                grown[k + step] = grown.get(k + step, 0.0) + weight * chance
+        gone += sum(w for k, w in grown.items() if k <= most)
+        alive = {k: w for k, w in grown.items() if k > most and w > 1e-15}
+    return gone
+
+
+@pytest.mark.parametrize(("rho", "horizon"), [(0.3, 400), (0.1, 800), (0.02, 1200)])
+def test_false_passes_at_every_peek_are_within_alpha_exactly(rho, horizon):
+    """By dynamic programming over all paths of 0/1 draws, a peek after each."""
+    curve = certified(rho, horizon)
+    assert ever_certified(curve, rho * 1.0001) <= ALPHA
+    assert ever_certified(curve, rho / 4) > 0.9
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 50), (3, 50), (20, 50), (49, 50), (5, 3000)])
+@pytest.mark.parametrize("alpha", [0.05, 0.001])
+def test_ends_of_the_confidence_sequence_are_the_roots_of_the_exact_mixture(k, n, alpha):
+    betting = Betting(binary(k, n))
+    low, high = betting.lower(alpha), betting.upper(alpha)
+    for end, exact in ((low, exact_above), (high, exact_below)):
+        if 0.0 < end < 1.0:
+            around = [mp.mpf(end) * (1 + side * mp.mpf("1e-8")) for side in (-1, 1)]
+            excess = [mp.log(exact(k, n, r)) + mp.log(alpha) for r in around]
+            assert excess[0] * excess[1] < 0
+    assert low > 0.0 or k < 2
+    assert high < 1.0 or k >= n - 1
+
+
 @pytest.mark.parametrize("scatter", [0.0, 0.3, 0.9])
 def test_false_alarms_and_false_passes_with_a_peek_after_every_prompt(scatter):
     """Shares correlated within prompts: beta-distributed rates around the null mean."""
