@@ -40,7 +40,9 @@ def _shortage(clause: Clause, contract: Contract, stage: Stage) -> tuple[str, tu
     """The code and the needed draws with 0, 1, 2, 3 of them beyond; None where `min_prompts` will do."""
     have = contract.stages.min_prompts(stage)
     least = draws_needed(clause, contract, stage)
-    if least is None or have < least:
+    if least is None:
+        return "no-conforming-pair", ()
+    if have < least:
         return "too-few-prompts", _table(clause, contract, stage)
     if not can_alarm(clause, contract, stage):
         return "tolerates-all", ()
@@ -76,6 +78,11 @@ def _in_words(
             f"certified, and could not be violated were every {noun(clause)} beyond the limit; lower the "
             f"{_share(clause)} or raise min_prompts"
         )
+    if code == "no-conforming-pair":
+        return (
+            f"clause {clause.id} can never be certified at {', '.join(stages)}, so no pair can ever pass: {certain} "
+            f"needs more {noun(clause)}s than anyone has"
+        )
     table = _numbers(counts, noun(clause))
     if code == "no-exceedance-allowed":
         return (
@@ -93,8 +100,6 @@ def _share(clause: Clause) -> str:
 
 def _numbers(counts: tuple[int | None, ...], noun: str) -> str:
     """`299 prompts of each slice with none of them beyond the limit, 473 with 1, ...`."""
-    if counts[0] is None:
-        return f"more {noun}s than anyone has"
     first = f"{counts[0]} {noun}s of each slice, all within the limit"
     more = [f"{n if n is not None else 'too many'} with {k} beyond it" for k, n in enumerate(counts)][1:]
     return ", ".join([first, *more])

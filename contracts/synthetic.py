@@ -91,6 +91,8 @@ def worst(clause: Clause, reward: Reward | None = None) -> float:
 
 def _decisions(clause: Clause, n: int, beyond: int, good: float, bad: float) -> dict[str, Any]:
     metric = METRICS[clause.metric]
+    if not clause.limit.exceeded_by(bad):
+        beyond = 0  # nothing is beyond a limit the metric cannot exceed
     low, high = sorted((good, bad if beyond else good))
     extreme = Extreme(low=low, low_at=_AT, high=high, high_at=_AT)
     counts = {good: n - beyond, bad: beyond}

@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from app.cli.errors import USAGE, CliError
 
 if TYPE_CHECKING:
-    from contracts.document import Diagnostic
+    from collections.abc import Mapping
+
+    from contracts.builds import Fingerprint
+    from contracts.diagnostics import Diagnostic
 
 CLEAN, ERRORS, UNREADABLE = 0, 1, 2
 
 
-def run(files: list[Path], *, as_json: bool) -> int:
+def run(files: list[Path], form: str, named: list[str]) -> int:
     """Print the findings of every file; the exit status is the worst of CLEAN, ERRORS, UNREADABLE.
 
     Warnings alone are CLEAN. A file that cannot be opened is named on stderr and the rest
-    are still checked.
+    are still checked. `form` is text, json or sarif; `named` are registered builds as NAME=BUILD.
     """
+    builds = fingerprints(named)
     found: list[Diagnostic] = []
     status = CLEAN
+    read = []
     for file in files:
         try:
             text = file.read_bytes()
@@ -28,26 +35,44 @@ def run(files: list[Path], *, as_json: bool) -> int:
             print(f"kc: {file}: {error.strerror or error}", file=sys.stderr)
             status = UNREADABLE
             continue
-        found += findings(text, str(file))
-    if as_json:
-        print(json.dumps([row(one) for one in found], indent=2, ensure_ascii=False))
-    else:
+        read.append(str(file))
+        found += findings(text, str(file), builds)
+    if form == "text":
         for one in found:
             print(line(one))
         print(_summary(found, len(files)), file=sys.stderr)
+    else:
+        print(json.dumps(_report(found, read, form), indent=2, ensure_ascii=False))
     return max(status, ERRORS if any(one.severity == "error" for one in found) else CLEAN)
 
 
-def findings(text: bytes, file: str) -> list[Diagnostic]:
+def findings(text: bytes, file: str, builds: Mapping[str, Fingerprint] | None = None) -> list[Diagnostic]:
     """Everything the reader and the linter have to say of one contract, in order of place."""
     from contracts.document import InvalidContract, read
     from contracts.lint import lint
 
     try:
-        found = lint(read(text, file))
+        found = lint(read(text, file), builds)
     except InvalidContract as error:
         found = list(error.diagnostics)
     return sorted(found, key=lambda one: (one.line, one.column, one.code))
+
+
+def fingerprints(named: list[str]) -> dict[str, Fingerprint]:
+    """What the builds of NAME=BUILD will say they are. Raises CliError for one that cannot be."""
+    from app.cli.builds import spec
+    from contracts.builds import FINGERPRINT_FIELDS, Fingerprint, parse_build
+
+    found = {}
+    for one in named:
+        name, equals, text = one.partition("=")
+        if not (name and equals and text):
+            raise CliError(f"--build takes NAME=BUILD, such as safe=torch:dtype=float32, not {one!r}", USAGE)
+        build = parse_build(spec(text))
+        fields = {key: value for key, value in build.options.items() if key in FINGERPRINT_FIELDS}
+        flags = {key: value for key, value in build.options.items() if key not in FINGERPRINT_FIELDS}
+        found[name] = Fingerprint.model_validate({"engine": build.engine, **fields, "flags": flags})
+    return found
 
 
 def line(one: Diagnostic) -> str:
@@ -65,6 +90,14 @@ def row(one: Diagnostic) -> dict[str, str | int]:
         "severity": str(one.severity),
         "message": one.message,
     }
+
+
+def _report(found: list[Diagnostic], files: list[str], form: str) -> Any:
+    if form == "json":
+        return [row(one) for one in found]
+    from contracts.sarif import sarif
+
+    return sarif(found, files)
 
 
 def _summary(found: list[Diagnostic], files: int) -> str:

@@ -30,6 +30,7 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    SARIF = "sarif"
 
 
 Url = Annotated[str, typer.Option("--url", envvar="KC_URL", help="Where the control plane answers.")]
@@ -45,6 +46,9 @@ DEFAULT_URL = "http://127.0.0.1:8321"
 def lint(
     files: Annotated[list[Path], typer.Argument(help="Contract files.", metavar="FILE...")],
     format: Annotated[Format, typer.Option(help="How findings are printed.")] = Format.TEXT,
+    build: Annotated[
+        list[str] | None, typer.Option(help="A registered build the contract names, `NAME=BUILD`.")
+    ] = None,
 ) -> None:
     """Check contracts.
 
@@ -52,7 +56,64 @@ def lint(
     """
     from app.cli.lint import run
 
-    raise typer.Exit(run(files, as_json=format is Format.JSON))
+    raise typer.Exit(run(files, format.value, build or []))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of contracts.
+
+    Editors complete and check contracts with it.
+    """
+    from app.cli.contracts import schema as run
+
+    raise typer.Exit(run())
+
+
+@app.command()
+def explain(
+    file: Annotated[Path, typer.Argument(help="The contract, a YAML file.")], json: Json = False
+) -> None:
+    """Say what a contract promises.
+
+    Each clause in a sentence, what follows from what, and the prompts each needs.
+    """
+    from app.cli.contracts import explain as run
+
+    raise typer.Exit(run(file, as_json=json))
+
+
+@app.command()
+def diff(
+    old: Annotated[Path, typer.Argument(help="The old contract.")],
+    new: Annotated[Path, typer.Argument(help="The new contract.")],
+    json: Json = False,
+) -> None:
+    """Compare two versions of a contract.
+
+    Exit 0 nothing loosened, 1 something loosened, removed or incomparable, 2 unreadable.
+    """
+    from app.cli.contracts import diff as run
+
+    raise typer.Exit(run(old, new, as_json=json))
+
+
+@app.command("test-contract")
+def examine(
+    file: Annotated[Path, typer.Argument(help="The contract, a YAML file.")],
+    prompts: Annotated[
+        int | None,
+        typer.Option("--prompts", "-n", min=1, help="Draws the power is for; min_prompts without."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Try a contract on pairs known to be faulty.
+
+    Exit 0 every clause can hold and can fail, 1 one cannot, 2 unreadable.
+    """
+    from app.cli.contracts import examine as run
+
+    raise typer.Exit(run(file, prompts, as_json=json))
 
 
 @app.command()

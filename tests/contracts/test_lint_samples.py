@@ -93,4 +93,5 @@ def test_out_of_reach() -> None:
     assert "needs 2995732273 prompts" in short.message
     assert "too many with 1" in short.message
     (stream,) = soft_at(1, SOFT.replace("0.01", "1.0e-9").replace("offline_ci", "shadow"))
+    assert (stream.code, stream.severity) == ("no-conforming-pair", "error")
     assert "more prompts than anyone has" in stream.message

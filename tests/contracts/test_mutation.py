@@ -13,6 +13,7 @@ import contracts
 from contracts.correction import holm
 from contracts.document import read
 from contracts.judge import judge
+from contracts.lint import lint
 from contracts.metrics import METRICS, Shape
 from contracts.model import Contract, Stage
 from contracts.mutation import Probe, Report, cells_at, examine, lines, tolerated
@@ -115,10 +116,12 @@ def test_a_clause_on_every_metric_can_hold_and_can_fail(text: str) -> None:
     ("text", "holds", "fails"),
     [
         (clause("tv", "lte: 1"), True, False),
+        (clause("tv", "lte: 1", exceedance=0.1), True, False),
         (clause("failure_rate", "lte: 1", family="runtime"), True, False),
         (clause("reward_drift", "abs_lte: 1"), True, False),
         (clause("kl", "gte: 0.5", statistic="mean"), False, True),
         (clause("ppl_ratio", "gte: 1.5"), False, True),
+        (clause("tv", "lte: 0.1", exceedance="1.0e-9"), False, True),
     ],
 )
 def test_what_can_never_hold_or_never_fail(text: str, holds: bool, fails: bool) -> None:
@@ -127,6 +130,8 @@ def test_what_can_never_hold_or_never_fail(text: str, holds: bool, fails: bool) 
     assert report.never_fail == (() if fails else ("C",))
     assert not report.sound
     admits = "no violating pair" if holds else "no conforming pair"
+    codes = {d.code for d in lint(document(text, tail=TAIL)) if d.severity == "error"}
+    assert codes & {"no-violating-pair", "tolerates-all"} if holds else codes == {"no-conforming-pair"}
     assert lines(report)[-1] == f"C can never {'fail' if holds else 'hold'}: it admits {admits}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from app.cli.errors import CliError
 from app.cli.main import app
 
 EXAMPLES = Path(__file__).parents[3] / "contracts" / "examples"
@@ -76,3 +77,35 @@ def test_what_is_no_contract_at_all(tmp_path: Path, content: bytes) -> None:
     status, out, _ = lint(str(file))
     assert status == 1
     assert out.startswith(f"{file}:1:")
+
+
+def test_sarif_has_every_finding_and_every_file(write) -> None:
+    broken, warned = write("b.yaml", BROKEN), write("w.yaml", WARNED)
+    status, out, err = lint(broken, warned, "--format", "sarif")
+    (run,) = json.loads(out)["runs"]
+    rows = json.loads(lint(broken, warned, "--format", "json")[1])
+    assert (status, err) == (1, "")
+    assert [result["ruleId"] for result in run["results"]] == [row["code"] for row in rows]
+    assert len(run["artifacts"]) == 2
+
+
+def test_sarif_of_a_clean_contract() -> None:
+    status, out, _ = lint(str(EXAMPLES / "coder-demo.yaml"), "--format", "sarif")
+    (run,) = json.loads(out)["runs"]
+    assert (status, run["results"], json.loads(out)["version"]) == (0, [], "2.1.0")
+
+
+def test_a_fallback_that_is_the_candidate() -> None:
+    file = str(EXAMPLES / "coder-demo.yaml")
+    same = "smollm2-fp32=torch-serving:dtype=bfloat16"
+    status, out, _ = lint(file, "--build", same, "--format", "json")
+    assert status == 1
+    assert [row["code"] for row in json.loads(out)] == ["guard-is-candidate", "fallback-is-candidate"]
+    assert lint(file, "--build", "smollm2-fp32=torch-serving:dtype=float32")[0] == 0
+
+
+@pytest.mark.parametrize("text", ["torch", "=torch", "safe=", "safe=torh", "safe=torch:dtype=bfloat"])
+def test_builds_that_cannot_be(text: str) -> None:
+    result = CliRunner().invoke(app, ["lint", str(EXAMPLES / "coder-demo.yaml"), "--build", text])
+    assert isinstance(result.exception, CliError)
+    assert result.exception.code == 2
