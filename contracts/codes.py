@@ -11,7 +11,7 @@ READING: dict[str, str] = {
     "too-large": "The file is larger than 1 MiB.",
     "not-utf8": "The file is not UTF-8.",
     "character": "A character YAML does not allow, a NUL, or half a surrogate pair.",
-    "tab": "A tab in the indentation.",
+    "tab": "A tab outside quotes and comments.",
     "syntax": "Not YAML.",
     "yaml-version": "A %YAML directive of another version than 1.2.",
     "several-documents": "A second document in the file.",

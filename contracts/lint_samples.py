@@ -80,8 +80,8 @@ def _in_words(
         )
     if code == "no-conforming-pair":
         return (
-            f"clause {clause.id} can never be certified at {', '.join(stages)}, so no pair can ever pass: {certain} "
-            f"needs more {noun(clause)}s than anyone has"
+            f"clause {clause.id} can never be certified at {', '.join(stages)}, so no pair can ever pass: "
+            f"{certain} needs more {noun(clause)}s than anyone has"
         )
     table = _numbers(counts, noun(clause))
     if code == "no-exceedance-allowed":

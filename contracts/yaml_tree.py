@@ -41,6 +41,7 @@ _RADIX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
+_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # as the parser counts lines
 _FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
 _LONGEST_INTEGER = 300  # more digits leave float64's range anyway
 
@@ -97,9 +98,8 @@ def read_tree(raw: bytes) -> tuple[Tree, str]:
 
 
 def _place_in(raw: bytes, offset: int) -> Place:
-    before = raw[:offset].removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
-    last = before.rpartition(b"\n")[2]
-    return before.count(b"\n") + 1, len(last.decode("utf-8", "replace")) + 1
+    lines = _BREAK.split(raw[:offset].decode("utf-8", "replace").removeprefix("\ufeff"))
+    return len(lines), len(lines[-1]) + 1
 
 
 def _encoding(raw: bytes, start: int) -> str:
@@ -113,7 +113,7 @@ def _syntax(error: YAMLError, text: str) -> tuple[Place, str, str]:
     mark = error.problem_mark
     place = (mark.line + 1, mark.column + 1)
     if text[mark.index : mark.index + 1] == "\t":
-        return place, "tab", "a tab in the indentation: YAML takes spaces only"
+        return place, "tab", "a tab: contracts are written with spaces"
     began = error.context_mark
     where = f", {error.context} that began at line {began.line + 1}" if error.context and began else ""
     return place, "syntax", f"not YAML: {error.problem}{where}"
