@@ -1,6 +1,8 @@
 """Calibration sums of one or more prompts, for the gap of expected calibration errors [Q11].
 
-Bins are equal-width and closed on the right: bin i of M holds confidences in (i/M, (i+1)/M].
+Bins are equal-width and closed on the right: bin i of M holds confidences in (i/M, (i+1)/M]. For
+equal-mass ones `FINE` bins are kept, equally wide in 1 − √(1 − c), so finest where confidence piles
+up; `intervals.calibration_gap` joins them once all are seen.
 Within a prompt sums are float64 math.fsum; over prompts they are exact.
 """
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+
+FINE = 64
 
 
 class Calibrated(NamedTuple):
@@ -51,11 +56,11 @@ class CalibrationSums:
     cross: tuple[int, ...]
 
     @classmethod
-    def of(cls, calibrated: Calibrated, bins: int) -> CalibrationSums:
-        """The sums of one prompt's measurable decisions."""
+    def of(cls, calibrated: Calibrated, bins: int, *, equal_mass: bool = False) -> CalibrationSums:
+        """The sums of one prompt's measurable decisions, in `bins` bins or the fine ones."""
         confidence_train, hit_train, confidence_inference, hit_inference = calibrated.arrays()
-        train = _side(confidence_train, hit_train, bins)
-        inference = _side(confidence_inference, hit_inference, bins)
+        train = _side(confidence_train, hit_train, bins, equal_mass)
+        inference = _side(confidence_inference, hit_inference, bins, equal_mass)
         counts, hits = train[0] + inference[0], train[2] + inference[2]
         confidence = train[1] + inference[1]
         gaps = [c - h for c, h in zip(confidence, hits, strict=True)]
@@ -90,10 +95,15 @@ class CalibrationSums:
         )
 
 
-def _side(confidence: Floats, hit: Floats, bins: int) -> tuple[list[int], list[float], list[int]]:
+def _side(
+    confidence: Floats, hit: Floats, bins: int, equal_mass: bool
+) -> tuple[list[int], list[float], list[int]]:
     import numpy as np
 
-    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    place = confidence
+    if equal_mass:
+        bins, place = FINE, 1.0 - np.sqrt(np.maximum(1.0 - confidence, 0.0))
+    index = np.clip(np.ceil(place * bins).astype(int) - 1, 0, bins - 1)
     members = [index == b for b in range(bins)]
     return (
         [int(m.sum()) for m in members],

@@ -54,7 +54,7 @@ class Change(BaseModel):
         details: what changed, old → new, each in a few words.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     part: str
     direction: Direction
@@ -72,7 +72,7 @@ class Comparison(BaseModel):
     reviewer must see before the new version promotes anything.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     old: str
     new: str
@@ -180,6 +180,7 @@ def _clause(old: Clause, new: Clause) -> Iterator[_Detail]:
     for name in ("family", "metric", "relative_to", "k"):
         yield from _ordered(name, getattr(old, name), getattr(new, name), 0)
     yield from _ordered("bins", old.bins or DEFAULT_BINS, new.bins or DEFAULT_BINS, 0)
+    yield from _ordered("binning", old.binning or "equal_width", new.binning or "equal_width", 0)
     yield from _statistic(old, new)
     if old.metric == new.metric:
         yield from _limit(old.limit, new.limit, METRICS[old.metric].low >= 0.0, old, new)

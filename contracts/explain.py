@@ -19,7 +19,7 @@ from contracts.sample_sizes import Need, is_census, needs, one_violates
 class Explained(BaseModel):
     """One clause explained."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     id: str
     level: Level
@@ -38,7 +38,7 @@ class Explanation(BaseModel):
         post_training: bias and clip budget [R1]-[R5]; empty without an `rl` section.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     title: str
     clauses: tuple[Explained, ...]
@@ -156,6 +156,7 @@ def _name(clause: Clause) -> str:
     if clause.metric == "fingerprint_match":
         return "mark of the registered fingerprint (fingerprint_match)"
     parameter = f", k = {clause.k}" if clause.k else f", {clause.bins} bins" if clause.bins else ""
+    parameter += ", of equal mass" if clause.binning == "equal_mass" else ""
     return f"{metric.summary} ({metric.id}{parameter})"
 
 

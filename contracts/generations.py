@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-GENERATION_METRICS = frozenset({"reward_drift", "flip_rate"})
 MOST_LOG_WEIGHT = 300.0  # nats; beyond it sums of squared weights leave float64
 Form = Literal["paired", "weighted"]
 Graded = float | Sequence[float]

@@ -127,7 +127,7 @@ def _covers(by: Clause, of: Clause) -> bool:
 def _implied(by: Clause, of: Clause, contract: Contract) -> Iterator[Implication]:
     source, target = METRICS[by.metric], METRICS[of.metric]
     if by.metric == of.metric and target.shape is not Shape.DECISION:
-        alike = (by.relative_to, by.bins) == (of.relative_to, of.bins)
+        alike = (by.relative_to, by.bins, by.binning) == (of.relative_to, of.bins, of.binning)
         if alike and further_out(by, of) and _tighter(by, of, by.limit.value):
             yield Implication(by.id, of.id, "", by.limit.value, 0.0)
         return

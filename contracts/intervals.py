@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from contracts.accumulators import Moments, Sketch
-from contracts.paired_accumulators import CALIBRATION_UNIT, Calibration, Weights
+from contracts.paired_accumulators import CALIBRATION_UNIT, Bin, Calibration, Weights
 from contracts.sequential import invert_quantile, smallest, studentised
 
 ASYMPTOTIC_MINIMUM = 30  # prompts below which a normal approximation is not believed
@@ -117,26 +117,47 @@ def sketch_moments(sketch: Sketch) -> tuple[Moments, float]:
     return Moments(n=sketch.n, total=total, squares=squares, cubes=cubes), Sketch.ERROR
 
 
-def calibration_gap(calibration: Calibration) -> tuple[float, Moments]:
-    """Signed ECE(train) − ECE(inference) [Q11], and what its variance over prompts is made of.
+def calibration_gap(calibration: Calibration, groups: int | None = None) -> tuple[float, Moments]:
+    """Signed ECE(train) − ECE(inference) [Q11], and what its variance over prompts is made of [S11].
 
     ECE = Σ_b |confidence_b − hits_b| / N. With the sign of each bin fixed at its estimate the
     gap is a ratio of sums over prompts, A/N; the moments returned are those of
     n·(a_i − gap·n_i)/N, mean 0, so that `student_t` of them is the delta-method interval with
     prompts as draws and the pairing kept. Asymptotic, and rough where a bin's own gap is near
-    zero on one side only. Exact rational arithmetic, rounded once. Raises ZeroDivisionError when empty.
+    zero on one side only. With `groups` the bins of each side are first joined into as many of
+    about equal mass. Exact rational arithmetic, rounded once. Raises ZeroDivisionError when empty.
     """
     decisions = calibration.decisions
-    train = [b.confidence - b.hits for b in calibration.train]
-    inference = [b.confidence - b.hits for b in calibration.inference]
-    gap = (sum(map(abs, train), Fraction(0)) - sum(map(abs, inference), Fraction(0))) / decisions
-    direction: list[Fraction] = [-gap, *map(_sign, train), *(-_sign(s) for s in inference)]
-    pairs = itertools.combinations_with_replacement(direction, 2)
-    squares = Fraction(0)
-    for position, ((left, right), moment) in enumerate(zip(pairs, calibration.cross, strict=True)):
-        squares += left * right * moment * (1 if position in _diagonal(len(direction)) else 2)
+    train, ece_train = _signs(calibration.train, groups)
+    inference, ece_inference = _signs(calibration.inference, groups)
+    gap = (ece_train - ece_inference) / decisions
+    direction: list[Fraction] = [-gap, *map(Fraction, train), *(Fraction(-s) for s in inference)]
+    pairs = itertools.combinations_with_replacement(range(len(direction)), 2)
+    squares = sum(
+        (
+            direction[i] * direction[j] * moment * (1 if i == j else 2)
+            for (i, j), moment in zip(pairs, calibration.cross, strict=True)
+            if moment
+        ),
+        Fraction(0),
+    )
     scale = Fraction(calibration.prompts, decisions * CALIBRATION_UNIT)
     return float(gap), Moments(n=calibration.prompts, squares=max(squares, Fraction(0)) * scale * scale)
+
+
+def _signs(bins: Sequence[Bin], groups: int | None) -> tuple[list[int], Fraction]:
+    """The sign of confidence − hits of the group each bin is in, and Σ over groups of its size."""
+    total, seen, edge = sum(b.count for b in bins), 0, 0
+    signs: list[int] = []
+    size, member = Fraction(0), Fraction(0)
+    pending = 0
+    for b in bins:
+        member, pending, seen = member + b.confidence - b.hits, pending + 1, seen + b.count
+        if groups is None or seen * groups >= (edge + 1) * total:
+            edge = seen * groups // total if groups and total else edge
+            signs += [(member > 0) - (member < 0)] * pending
+            size, member, pending = size + abs(member), Fraction(0), 0
+    return signs + [0] * pending, size  # what is left after the last group is empty
 
 
 def effective_sample_size(weights: Weights) -> tuple[float, Moments]:
@@ -166,14 +187,6 @@ def mcnemar_p_value(train_only: int, inference_only: int) -> float:
     """Exact two-sided McNemar test that flips go either way equally often [Q13]."""
     flips = train_only + inference_only
     return min(1.0, 2.0 * binomial_p_value(max(train_only, inference_only), flips, 0.5))
-
-
-def _sign(value: Fraction) -> Fraction:
-    return Fraction((value > 0) - (value < 0))
-
-
-def _diagonal(size: int) -> frozenset[int]:
-    return frozenset(itertools.accumulate(range(size, 1, -1), initial=0))
 
 
 def p_by_inversion(excludes: Callable[[float], bool]) -> float:

@@ -153,6 +153,7 @@ class Clause(Frozen):
     relative_to: Literal["baseline"] | None = None
     k: Annotated[int, Field(ge=1)] | None = None
     bins: Annotated[int, Field(ge=2)] | None = None
+    binning: Literal["equal_width", "equal_mass"] | None = None
 
 
 class Reward(Frozen):

@@ -21,6 +21,7 @@ from contracts.finding import (
 )
 from contracts.model import Clause, Comparator, Reward
 from contracts.paired_accumulators import Calibration, Outcomes, Rewards, Weights
+from contracts.reductions import DEFAULT_BINS
 
 
 def paired_finding(
@@ -29,7 +30,9 @@ def paired_finding(
     """A paired metric of one cell; `reward` is the contract's section, for `reward_drift`."""
     match clause.metric:
         case "ece_gap" if cell.calibration is not None and cell.calibration.decisions:
-            return limited(_calibration_gap(cell.calibration, setting, blank), clause.metric, setting)
+            groups = (clause.bins or DEFAULT_BINS) if clause.binning == "equal_mass" else None
+            found = _calibration_gap(cell.calibration, groups, setting, blank)
+            return limited(found, clause.metric, setting)
         case "ppl_ratio" if cell.nll_gap is not None and cell.nll_gap.n:
             return limited(average(cell.nll_gap, setting, blank, math.exp), clause.metric, setting)
         case "flip_rate" if cell.outcomes is not None and cell.outcomes.n:
@@ -42,8 +45,10 @@ def paired_finding(
             return blank
 
 
-def _calibration_gap(calibration: Calibration, setting: Setting, blank: Finding) -> Finding:
-    signed, residuals = intervals.calibration_gap(calibration)
+def _calibration_gap(
+    calibration: Calibration, groups: int | None, setting: Setting, blank: Finding
+) -> Finding:
+    signed, residuals = intervals.calibration_gap(calibration, groups)
     blank = replace(blank, observed=abs(signed), n=residuals.n)
     if setting.census:
         return plug_in(blank, abs(signed))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from contracts.accumulators import Extreme, Position
 from contracts.calibration import Calibrated, CalibrationSums
-from contracts.generations import GENERATION_METRICS, MOST_LOG_WEIGHT, Rewarded, token_weights
-from contracts.metrics import METRICS, Shape
+from contracts.generations import MOST_LOG_WEIGHT, Rewarded, token_weights
+from contracts.metrics import METRICS
 from contracts.model import Clause, ClauseKind, Clip, Comparator, Phase
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def phases_of(clause: Clause) -> tuple[Phase | None, ...]:
 
     Requests and whole generations have no phase.
     """
-    phased = METRICS[clause.metric].shape in {Shape.DECISION, Shape.PAIRED}
-    if not phased or clause.metric in GENERATION_METRICS:
+    if not METRICS[clause.metric].phased:
         return (None,)
     return (clause.phase,) if clause.phase is not None else tuple(Phase)
 
@@ -200,8 +199,14 @@ def _calibration(clause: Clause, prompt: Prompt) -> Measured | None:
     if prompt.calibration is None:
         return None
     kept = Calibrated(*(row[~prompt.broken] for row in prompt.calibration.arrays()))
-    sums = CalibrationSums.of(kept, clause.bins or DEFAULT_BINS) if len(kept.hit_train) else None
+    sums = calibration_sums(clause, kept) if len(kept.hit_train) else None
     return Measured(missed=prompt.positions(prompt.broken), calibration=sums)
+
+
+def calibration_sums(clause: Clause, calibrated: Calibrated) -> CalibrationSums:
+    """The sums of one prompt in the bins an `ece_gap` clause asks for."""
+    bins = clause.bins or DEFAULT_BINS
+    return CalibrationSums.of(calibrated, bins, equal_mass=clause.binning == "equal_mass")
 
 
 def _weights(prompt: Prompt) -> Measured | None:

@@ -213,6 +213,9 @@ def _extras(clause: Clause, metric: Metric) -> Iterator[Problem]:
             yield Problem(
                 (key,), key, f"{key} ({PARAMETERS[key]}) belongs to {owners}, not to {metric.id}", True
             )
+    if clause.binning is not None and own != "bins":
+        message = f"binning says how confidence bins are made, and {metric.id} has none"
+        yield Problem(("binning",), "bins", message, at_key=True)
     if clause.relative_to is not None and metric.shape is not Shape.RUNTIME:
         message = f"only latency, ttft, itl and throughput are measured beside a baseline, not {metric.id}"
         yield Problem(("relative_to",), "relative-to", message, at_key=True)

@@ -19,7 +19,7 @@ from contracts.evidence import Cell, Evidence, Provenance
 from contracts.metrics import METRICS, Shape
 from contracts.model import Clause, Comparator, Contract, Phase, Reward, Stage
 from contracts.paired_accumulators import Outcomes, Rewards, Weights
-from contracts.reductions import DEFAULT_BINS, limits_mean, phases_of
+from contracts.reductions import calibration_sums, limits_mean, phases_of
 from contracts.semantics import possible
 
 FAR = 10.0  # how many times the limit a value without an end goes beyond it
@@ -124,9 +124,8 @@ def _paired(clause: Clause, contract: Contract, n: int, beyond: int, bad: float)
             cross = (Fraction(n), kept, kept, kept, kept, kept)
             return {"weights": Weights(prompts=n, sums=(Fraction(n), kept, kept), cross=cross)}
         case _:
-            bins = clause.bins or DEFAULT_BINS
-            sure = CalibrationSums.of(Calibrated([1.0], [1.0], [1.0], [1.0]), bins)
-            fooled = CalibrationSums.of(Calibrated([1.0], [1.0], [1.0], [0.0]), bins)
+            sure = calibration_sums(clause, Calibrated([1.0], [1.0], [1.0], [1.0]))
+            fooled = calibration_sums(clause, Calibrated([1.0], [1.0], [1.0], [0.0]))
             sums = _repeated(sure, n - beyond, _repeated(fooled, beyond, None))
             return {"calibration": sums.frozen() if sums else None}
 

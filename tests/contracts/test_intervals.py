@@ -181,6 +181,46 @@ def test_calibration_gap_and_its_delta_method_match_the_jackknife():
     assert math.sqrt(residuals.variance / residuals.n) == pytest.approx(jackknife, rel=0.15)
 
 
+def equal_mass_ece(confidence, hit, bins):
+    """ECE with the fine bins of theory.md [S11] joined in order, written out."""
+    order = np.argsort(confidence)
+    fine = np.clip(np.ceil((1 - np.sqrt(1 - confidence[order])) * 64).astype(int) - 1, 0, 63)
+    gap, error, edge = 0.0, 0.0, 1
+    for b in range(64):
+        members = order[fine == b]
+        gap += confidence[members].sum() - hit[members].sum()
+        if (fine <= b).sum() * bins >= edge * len(order):
+            edge = (fine <= b).sum() * bins // len(order) + 1
+            error, gap = error + abs(gap), 0.0
+    return error / len(order)
+
+
+@pytest.mark.parametrize("bins", [2, 5, 15])
+def test_equal_mass_bins_are_joined_from_fine_ones(bins):
+    rng = np.random.default_rng(2)
+    sums, sides = None, []
+    for _ in range(40):
+        confidence = [rng.beta(a, 0.5, 50) for a in (2.0, 1.5)]
+        hit = [(rng.random(50) < c**2).astype(float) for c in confidence]
+        prompt = Calibrated(confidence[0], hit[0], confidence[1], hit[1])
+        sums = CalibrationSums.of(prompt, bins, equal_mass=True).plus(sums)
+        sides.append(prompt)
+    gap, residuals = intervals.calibration_gap(sums.frozen(), bins)
+    whole = [np.concatenate([np.asarray(p[i]) for p in sides]) for i in range(4)]
+    expected = equal_mass_ece(whole[0], whole[1], bins) - equal_mass_ece(whole[2], whole[3], bins)
+    assert gap == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert 0.0 < math.sqrt(residuals.variance / residuals.n) < 0.1
+
+
+def test_a_group_of_equal_mass_is_off_by_at_most_a_fine_bin():
+    """Exactly calibrated but for one group: its gap alone is left, whatever the sign elsewhere."""
+    half = Calibrated([0.2] * 50 + [0.9] * 50, [0.0] * 50 + [1.0] * 50, [0.2] * 100, [0.0] * 80 + [1.0] * 20)
+    frozen = CalibrationSums.of(half, 2, equal_mass=True).frozen()
+    gap, _ = intervals.calibration_gap(frozen, 2)
+    assert gap == pytest.approx((10.0 + 5.0) / 100)
+    assert intervals.calibration_gap(frozen, 1)[0] == pytest.approx((10.0 - 5.0) / 100)
+
+
 def test_identical_kernels_have_no_calibration_gap():
     rng = random.Random(1)
     prompts = [calibrated(rng, 30, 0.0) for _ in range(5)]

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from contracts.calibration import Calibrated
 from contracts.evidence import Evidence
 from contracts.judge import JUDGE_VERSION, WrongContract, judge
 from tests.contracts.judge_kit import (
@@ -205,6 +207,26 @@ def test_gauges_and_coverage_are_complete_counts(age, outcome):
     gauge, coverage = judge(document, c.evidence(), contract_digest="sha256:c").verdicts
     assert gauge.verdict is outcome
     assert coverage.verdict is HOLDS
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("binning", ["equal_width", "equal_mass"])
+def test_calibration_gap_in_either_binning(stage, binning):
+    rng = np.random.default_rng(3)
+    document = contract(clause("ece_gap", {"lte": 0.1}, binning=binning, bins=10))
+
+    def verdict(spoilt, n=120):
+        c = collector(document, stage)
+        for i in range(n):
+            confidence = rng.random(40)
+            hit = (rng.random(40) < confidence).astype(float)
+            sides = Calibrated(confidence, hit, confidence, hit * (rng.random(40) > spoilt))
+            c.add_prompt(f"p{i}", PLAIN, DECODE, {"kl": confidence}, calibration=sides)
+        return only(judge(document, c.evidence(), contract_digest="sha256:c"))
+
+    assert verdict(0.0).verdict is HOLDS
+    assert verdict(0.8).verdict is VIOLATED
+    assert verdict(0.0, 20).verdict is INCONCLUSIVE
 
 
 def test_unmeasurable_decisions_are_named_and_break_hard_clauses():
