@@ -184,7 +184,7 @@ def test_adversarial_search_exceeds_nothing_and_attains_what_is_tight():
     for attained in ("TV ≤ tanh(h/4)", "TV ≤ tanh(ε₂/2√2T)", "|log w| ≤ h"):
         assert exact[attained] == pytest.approx(1.0, abs=1e-9)
     rng = np.random.default_rng(6)
-    assert bounds_search.truncated(rng, 200)[0] == 0
+    assert bounds_search.truncated(rng, 200, 5000)[0] == 0
     sequences = bounds_search.sequences(rng, 50)
     assert (sequences[0], sequences[2]) == (0, 0)
 

@@ -169,6 +169,8 @@ def test_equal_meaning_is_no_change(name: str) -> None:
 def test_written_out_defaults_are_no_change() -> None:
     gap, told = clause("ece_gap", "lte: 0.1"), clause("ece_gap", "lte: 0.1", bins=15)
     assert compare(contract(gap), contract(told)).changes == ()
+    assert compare(contract(gap), contract(clause("ece_gap", "lte: 0.1", binning="equal_width"))).changes == ()
+    assert compare(contract(gap), contract(clause("ece_gap", "lte: 0.1", binning="equal_mass"))).changes != ()
     assert compare(contract(clause("tv", "lte: 0.1")), contract(clause("tv", "abs_lte: 0.1"))).changes == ()
 
 

@@ -187,6 +187,7 @@ MEANING = [
     ({"metric": "topk_agreement"}, [(16, 13, "missing-k")]),
     ({"k": "10"}, [(20, 5, "k")]),
     ({"bins": "10"}, [(20, 5, "bins")]),
+    ({"binning": "equal_mass"}, [(20, 5, "bins")]),
     ({"relative_to": "baseline"}, [(20, 5, "relative-to")]),
     ({"per": "prompt"}, [(20, 10, "missing-aggregate")]),
     ({"aggregate": "max"}, [(20, 5, "aggregate")]),
