@@ -58,7 +58,7 @@ Exact = Annotated[Fraction, PlainValidator(_fraction), PlainSerializer(str, retu
 class Value(BaseModel):
     """Base of every accumulator: frozen, closed, JSON round-trips exactly."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
 
 class Position(Value):

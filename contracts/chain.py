@@ -31,7 +31,7 @@ class Step(BaseModel):
         value: the bound itself; None where it is no single number.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     label: str
     clause: str

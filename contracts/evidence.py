@@ -69,7 +69,7 @@ class Cell(Value):
     clause: str
     slice: str
     phase: Phase | None = None
-    unmeasurable: Unmeasurable = Unmeasurable()
+    unmeasurable: Unmeasurable = Field(default_factory=Unmeasurable)
     draws: Draws | None = None
     moments: Moments | None = None
     extreme: Extreme | None = None

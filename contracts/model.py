@@ -253,10 +253,10 @@ class Full(Frozen):
 class StagePlans(Frozen):
     """What each stage asks for beyond the clauses."""
 
-    offline_ci: OfflineCi = OfflineCi()
-    shadow: Shadow = Shadow()
-    canary: Canary = Canary()
-    full: Full = Full()
+    offline_ci: OfflineCi = Field(default_factory=OfflineCi)
+    shadow: Shadow = Field(default_factory=Shadow)
+    canary: Canary = Field(default_factory=Canary)
+    full: Full = Field(default_factory=Full)
 
     def min_prompts(self, stage: Stage) -> int:
         """The fewest draws on which `stage` may pass."""
@@ -343,15 +343,15 @@ class Contract(Frozen):
     metadata: Metadata
     pair: Pair
     clauses: Annotated[tuple[Clause, ...], Field(min_length=1)]
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(default_factory=Sampling)
     slices: dict[Name, Slice] = Field(default_factory=dict)
     reward: Reward | None = None
     rl: RlBudget | None = None
-    certainty: Certainty = Certainty()
+    certainty: Certainty = Field(default_factory=Certainty)
     escalation: dict[Level, LevelActions] = Field(default_factory=default_escalation)
     guard: BuildRef | None = None
     fallback: BuildRef | None = None
-    stages: StagePlans = StagePlans()
+    stages: StagePlans = Field(default_factory=StagePlans)
 
     def slice_named(self, name: str) -> Slice:
         """The slice, `all` being implied. Raises KeyError for a name the contract lacks."""

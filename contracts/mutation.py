@@ -36,7 +36,7 @@ class Power(BaseModel):
         power: probability that the clause is VIOLATED, in [0, 1].
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     times: float
     share: float
@@ -55,7 +55,7 @@ class Probe(BaseModel):
         powers: for a fault of each size in `FAULTS`.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     clause: str
     stage: Stage
@@ -86,7 +86,7 @@ class Report(BaseModel):
         never_hold, never_fail: ids of clauses that no evidence certifies, or violates, at some stage.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     tested: tuple[Probe, ...]
     never_hold: tuple[str, ...]

@@ -112,9 +112,9 @@ class Rewards(Value):
     """
 
     form: Literal["paired", "weighted"]
-    train: Moments = Moments()
-    inference: Moments = Moments()
-    gap: Moments = Moments()
+    train: Moments = Field(default_factory=Moments)
+    inference: Moments = Field(default_factory=Moments)
+    gap: Moments = Field(default_factory=Moments)
 
     def merge(self, other: Self) -> Self:
         """Both samples. Raises EvidenceMismatch when one is paired and the other weighted."""

@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 class Interval(BaseModel):
     """Confidence interval of the judged quantity; each end one-sided at the clause's alpha."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     low: float | None
     high: float | None
@@ -49,7 +49,7 @@ class Verdict(BaseModel):
         reason: one plain sentence for people.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     clause: str
     family: Family
@@ -81,7 +81,7 @@ class Judgement(BaseModel):
     a hard one met an unmeasurable decision), None when it cannot be said.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     judge_version: str
     contract_digest: str

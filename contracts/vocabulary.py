@@ -22,7 +22,9 @@ from contracts.units import DURATION_PATTERN, QUANTITY_PATTERN, duration, quanti
 class Frozen(BaseModel):
     """A value: immutable, closed to unknown keys, addressed by the names the YAML uses."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class Family(StrEnum):

@@ -1,6 +1,7 @@
 """Reading contracts: every mistake at its line and column, all at once; the digest of the meaning."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -387,10 +388,27 @@ def test_one_wrong_character_reads_or_is_diagnosed(position: int, character: str
     assert all(1 <= d.line <= lines for d in found)
 
 
+ALL_OF_IT = "import contracts.document, contracts.lint, contracts.judge, contracts.lifecycle"
+
+
 def test_importing_needs_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys, contracts.document, contracts.lint, contracts.report\n"
-        "print({'torch', 'numpy', 'scipy'} & {*sys.modules})"
-    )
+    code = f"import sys; {ALL_OF_IT}\nprint({{'torch', 'numpy', 'scipy'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_importing_takes_under_three_tenths_of_a_second() -> None:
+    """Processor time of a fresh interpreter, the best of several: a busy machine only makes it longer."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    best = float("inf")
+    for _ in range(20):
+        before = spent()
+        subprocess.run([sys.executable, "-c", ALL_OF_IT], check=True)
+        best = min(best, spent() - before)
+        if best < 0.3:
+            return
+    pytest.fail(f"importing takes {best:.3f} s")
