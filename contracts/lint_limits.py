@@ -195,7 +195,7 @@ def _budget(contract: Contract) -> Iterator[Problem]:
         return
     room = clip_room(contract.rl)
     budget = contract.rl.kernel_budget_share
-    bounded = False
+    bounded = any(_implied_ratio(c, contract) <= budget * room for c in contract.clauses)
     for index, clause in enumerate(contract.clauses):
         if clause.metric not in ("abs_log_ratio", "log_ratio") or clause.limit.comparator is Comparator.GTE:
             continue
@@ -220,6 +220,15 @@ def _budget(contract: Contract) -> Iterator[Problem]:
             f"the clip range [R4]: add abs_log_ratio of at most {budget * room:.3g} nats"
         )
         yield Problem(("rl",), "unbounded-ratio", message)
+
+
+def _implied_ratio(clause: Clause, contract: Contract) -> float:
+    """The |log w|, nats, that a logit clause on single decisions leaves [B3]; inf where it says nothing."""
+    if clause.limit.comparator is Comparator.GTE or not bounds_each(clause):
+        return math.inf
+    t = contract.sampling.temperature
+    found = reachable(clause.metric, abs(clause.limit.value), t, means=False).get("abs_log_ratio")
+    return found[0] if found and clause.metric.startswith("logit_") else math.inf
 
 
 def clip_room(rl: RlBudget) -> float:

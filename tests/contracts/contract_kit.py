@@ -6,6 +6,7 @@ from contracts.builds import Fingerprint
 from contracts.diagnostics import Diagnostic
 from contracts.document import Document, read
 from contracts.lint import lint
+from contracts.model import Clause
 
 HEAD = """\
 apiVersion: kernel-contracts/v1
@@ -49,3 +50,31 @@ def found(
 
 def codes(diagnostics: list[Diagnostic]) -> list[str]:
     return [d.code for d in diagnostics]
+
+
+def forms(metric: str = "tv") -> list[str]:
+    """A clause without its id and limit, in every form a decision metric can have."""
+    forms: list[dict[str, object]] = [{}, {"statistic": "mean"}]
+    for exceedance in (0.1, 0.3):
+        forms.append({"exceedance": exceedance})
+        forms += [
+            {"exceedance": exceedance, "per": "prompt", "aggregate": aggregate}
+            for aggregate in ("max", "min", "mean")
+        ]
+    limits = ["lte: 0.2", "lte: 0.4", "gte: 0.2", "gte: 0.4"]
+    return [clause(metric, limit, id="@", **form) for form in forms for limit in limits]
+
+
+def keeps(one: Clause, prompts: list[list[float]]) -> bool:
+    """Whether a population of prompts, each a list of its decisions' values, keeps the clause."""
+    means = [sum(values) / len(values) for values in prompts]
+    if one.statistic is not None:
+        return not one.limit.exceeded_by(sum(means) / len(means))
+    if one.per == "prompt":
+        pick = {"max": max, "min": min, "mean": lambda values: sum(values) / len(values)}[
+            one.aggregate or "max"
+        ]
+        shares = [float(one.limit.exceeded_by(pick(values))) for values in prompts]
+    else:
+        shares = [sum(map(one.limit.exceeded_by, values)) / len(values) for values in prompts]
+    return sum(shares) / len(shares) <= (one.exceedance or 0.0)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contracts
 from contracts.compare import Comparison, compare
 from contracts.document import read
 from contracts.model import Contract, Limit
-from tests.contracts.contract_kit import RL, clause, document
+from tests.contracts.contract_kit import RL, clause, document, forms, keeps
 
 EXAMPLES = Path(contracts.__file__).parent / "examples"
 REST = "slices: {long: {where: {prompt_tokens: {gte: 9}}}}\nreward: {range: [0, 1], grader: g}\n" + RL
@@ -169,7 +168,9 @@ def test_equal_meaning_is_no_change(name: str) -> None:
 def test_written_out_defaults_are_no_change() -> None:
     gap, told = clause("ece_gap", "lte: 0.1"), clause("ece_gap", "lte: 0.1", bins=15)
     assert compare(contract(gap), contract(told)).changes == ()
-    assert compare(contract(gap), contract(clause("ece_gap", "lte: 0.1", binning="equal_width"))).changes == ()
+    assert (
+        compare(contract(gap), contract(clause("ece_gap", "lte: 0.1", binning="equal_width"))).changes == ()
+    )
     assert compare(contract(gap), contract(clause("ece_gap", "lte: 0.1", binning="equal_mass"))).changes != ()
     assert compare(contract(clause("tv", "lte: 0.1")), contract(clause("tv", "abs_lte: 0.1"))).changes == ()
 
@@ -195,4 +196,21 @@ def test_a_tightened_limit_admits_nothing_new(old: Limit, new: Limit, value: flo
             assert new.exceeded_by(value) or not old.exceeded_by(value)
         elif change.direction == "loosened":
             assert old.exceeded_by(value) or not new.exceeded_by(value)
-    assert math.isfinite(value)
+
+
+FORMS = forms()
+VALUES = st.lists(
+    st.lists(st.integers(0, 10).map(lambda n: n / 10), min_size=1, max_size=4), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(FORMS), st.sampled_from(FORMS), VALUES)
+def test_tightened_never_admits_what_was_refused(a: str, b: str, prompts: list[list[float]]) -> None:
+    old, new = contract(a.replace("@", "C")), contract(b.replace("@", "C"))
+    kept = [keeps(one.clauses[0], prompts) for one in (old, new)]
+    for change in compare(old, new).changes:
+        if change.direction == "tightened":
+            assert kept[0] or not kept[1]
+        elif change.direction == "loosened":
+            assert kept[1] or not kept[0]

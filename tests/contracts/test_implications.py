@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.implications import RULES, implications, reachable
-from tests.contracts.contract_kit import clause, document
+from tests.contracts.contract_kit import clause, document, forms, keeps
 
 SOFT = {"exceedance": 0.02}
 
@@ -160,3 +160,18 @@ def test_rules_for_means_are_concave(rule: object) -> None:
         middle = float((Fraction(a) + Fraction(b)) / 2)
         ends = (rule.bound(a, 1.0) + rule.bound(b, 1.0)) / 2  # type: ignore[attr-defined]
         assert rule.bound(middle, 1.0) >= ends - 1e-12  # type: ignore[attr-defined]
+
+
+FORMS = forms()
+VALUES = st.lists(
+    st.lists(st.integers(0, 10).map(lambda n: n / 10), min_size=1, max_size=4), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(FORMS), st.sampled_from(FORMS), VALUES)
+def test_no_implication_between_forms_is_ever_false(a: str, b: str, prompts: list[list[float]]) -> None:
+    contract = document(a.replace("@", "A"), b.replace("@", "B")).contract
+    clauses = {clause.id: clause for clause in contract.clauses}
+    for implied in implications(contract):
+        assert keeps(clauses[implied.of], prompts) or not keeps(clauses[implied.by], prompts)

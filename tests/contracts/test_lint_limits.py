@@ -140,6 +140,14 @@ def test_a_budget_nothing_enforces() -> None:
     assert "0.0456 nats" in unbounded.message
 
 
+def test_a_logit_limit_within_the_budget_enforces_it_too() -> None:
+    """[B3]: |log w| <= logit_osc/T."""
+    enough = RL + "stages: {offline_ci: {min_prompts: 299}}\n"
+    near, far = (clause("logit_osc", f"lte: {x}", stages="[offline_ci]") for x in (0.045, 0.047))
+    assert codes(found(near, TV, tail=enough)) == []
+    assert codes(found(far, TV, tail=enough)) == ["unbounded-ratio"]
+
+
 def test_truncated_sampling() -> None:
     assert codes(found(TV, tail="sampling: {top_p: 0.9}\n")) == ["truncated-sampling"]
     agreement = clause("top1_flip", "lte: 0.1", statistic="mean")
