@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from contracts import phrases
-from contracts.implications import further_out
+from contracts.implications import form_implies, further_out
 from contracts.metrics import METRICS
 from contracts.model import (
     STAGES,
@@ -240,9 +240,9 @@ def _kind(old: Clause, new: Clause) -> Iterator[_Detail]:
         yield _Detail(TIGHTENED if new.kind is ClauseKind.HARD else LOOSENED, text)
     elif old.kind is new.kind is ClauseKind.SOFT:
         less, more = (old.exceedance or 0.0), (new.exceedance or 0.0)
-        if _form_implies(new, old) and more <= less:
+        if form_implies(new, old) and more <= less:
             yield _Detail(TIGHTENED, text)
-        elif _form_implies(old, new) and less <= more:
+        elif form_implies(old, new) and less <= more:
             yield _Detail(LOOSENED, text)
         else:
             yield _Detail(INCOMPARABLE, text)
@@ -258,17 +258,6 @@ def _spell(clause: Clause) -> str:
     per = f"per {clause.per}" + (f" ({clause.aggregate})" if clause.aggregate else "")
     share = f" exceedance {clause.exceedance:g}" if clause.exceedance is not None else ""
     return f"{clause.kind}{share} {per}"
-
-
-def _form_implies(inner: Clause, outer: Clause) -> bool:
-    """Whether what `inner` counts as within is within for `outer`, at one limit and exceedance."""
-    order = ("max", "mean", "min") if inner.limit.comparator is not Comparator.GTE else ("min", "mean", "max")
-    if inner.per != "prompt" or inner.aggregate is None:
-        return False
-    rank = order.index(inner.aggregate)
-    if outer.per == "decision":
-        return rank == 0
-    return outer.aggregate is not None and order.index(outer.aggregate) >= rank
 
 
 def _sets(name: str, old: set[Any], new: set[Any]) -> Iterator[_Detail]:

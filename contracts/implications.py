@@ -176,7 +176,8 @@ def _same_metric(by: Clause, of: Clause, metric: Metric, limit: float, label: st
             yield Implication(by.id, of.id, label, limit, allowed)
             return
     mean_of_soft = of.statistic is not None and by.kind is ClauseKind.SOFT and by.per == "decision"
-    if mean_of_soft and of.limit.comparator is Comparator.LTE and math.isfinite(metric.high):
+    at_most = Comparator.GTE not in (by.limit.comparator, of.limit.comparator)
+    if mean_of_soft and at_most and of.limit.comparator is Comparator.LTE and math.isfinite(metric.high):
         rho = by.exceedance or 0.0
         mean = (1.0 - rho) * limit + rho * metric.high
         if mean <= of.limit.value:
@@ -197,18 +198,24 @@ def _exceedance(by: Clause, of: Clause) -> float | None:
         return 0.0
     if of.statistic is not None or of.kind is ClauseKind.HARD:
         return None
-    if by.per == of.per == "decision":
-        return by.exceedance
-    order = ("max", "mean", "min")  # each implies the next, on the side of at most
-    if by.limit.comparator is Comparator.GTE:
-        order = order[::-1]
-    if by.per == "prompt" and by.aggregate in order:
-        rank = order.index(by.aggregate)
-        if of.per == "decision":
-            return by.exceedance if rank == 0 else None
-        if of.aggregate in order and order.index(of.aggregate) >= rank:
-            return by.exceedance
-    return None
+    return by.exceedance if form_implies(by, of) else None
+
+
+def form_implies(inner: Clause, outer: Clause) -> bool:
+    """Whether, for soft clauses with one limit, `outer` counts no larger a share beyond than `inner`.
+
+    Of at most: a prompt's smallest value is beyond only if all are, its largest if any is. So share of
+    prompts by max >= by mean >= by min, and the share of decisions lies between max and min.
+    """
+    order = ("max", "mean", "min") if inner.limit.comparator is not Comparator.GTE else ("min", "mean", "max")
+    if inner.per == outer.per == "decision":
+        return True
+    if inner.per == "decision":
+        return outer.aggregate == order[2]
+    if outer.per == "decision":
+        return inner.aggregate == order[0]
+    ranks = [order.index(one.aggregate) for one in (inner, outer) if one.aggregate is not None]
+    return len(ranks) == 2 and ranks[0] <= ranks[1]
 
 
 def _markov(by: Clause, of: Clause) -> float | None:

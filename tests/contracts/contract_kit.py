@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from contracts.builds import Fingerprint
 from contracts.diagnostics import Diagnostic
 from contracts.document import Document, read
@@ -78,3 +80,13 @@ def keeps(one: Clause, prompts: list[list[float]]) -> bool:
     else:
         shares = [sum(map(one.limit.exceeded_by, values)) / len(values) for values in prompts]
     return sum(shares) / len(shares) <= (one.exceedance or 0.0)
+
+
+def populations(count: int) -> list[list[list[float]]]:
+    """Small populations with values on, between and beyond the limits of `forms`; the same always."""
+    rng = random.Random(5)
+    values = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]
+    return [
+        [[rng.choice(values) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 6))]
+        for _ in range(count)
+    ]
