@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from contracts.model import Phase, Sampling
-from workers.drift import SIDES, drift
+from workers.drift import SIDES, drift, worth_fusing
 from workers.kernels.protocol import Kernel, Request, Trace
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def paired(
         raise VocabulariesDiffer(
             "*", f"training answers over {train.vocab_size} ids, inference over {inference.vocab_size}"
         )
+    fuse = worth_fusing(sum(request.most_tokens for request in requests))
     done = decisions = 0
     for group in _groups(requests):
         served = inference.trace(group, sampling)
@@ -135,7 +136,7 @@ def paired(
         learned = train.trace(replay, sampling)
         for request, there, here in zip(group, served, learned, strict=True):
             _check_same(here, there)
-            yield _prompt(train, inference, request, here, there, sampling.temperature, ks)
+            yield _prompt(train, inference, request, here, there, sampling.temperature, ks, fuse)
             done, decisions = done + 1, decisions + len(there.phases)
             if on_progress is not None:
                 on_progress(done, len(requests), decisions)
@@ -189,7 +190,7 @@ def _first_difference(left: Sequence[int], right: Sequence[int]) -> int:
 @torch.inference_mode()
 def _prompt(
     train: Kernel, inference: Kernel, request: Request, here: Trace, there: Trace,
-    temperature: float, ks: Sequence[int],
+    temperature: float, ks: Sequence[int], fuse: bool,
 ) -> PairedPrompt:  # fmt: skip
     tokens = torch.tensor(there.token_ids[1:], dtype=torch.long)
     blocks = [
@@ -200,6 +201,7 @@ def _prompt(
             temperature=temperature,
             vocab_size=inference.vocab_size,
             ks=ks,
+            fuse=fuse,
         )
         for start in range(0, len(tokens), _BLOCK)
     ]
