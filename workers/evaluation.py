@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from app.services.specs import TrafficRequest
@@ -14,7 +13,7 @@ from contracts.collect import Collector
 from contracts.evidence import Evidence, Provenance
 from contracts.model import Contract, Stage
 from workers.draws import Draw
-from workers.kernels.loading import load
+from workers.kept import Opener, fresh
 from workers.kernels.protocol import Kernel, Request
 from workers.pair import refuse_other_builds, refuse_other_kernels, refuse_truncated_ratios
 from workers.paired import PairedPrompt, paired
@@ -38,6 +37,7 @@ def evaluate(
     shard: str,
     records: Path | None = None,
     progress: Report = silent,
+    opened: Opener = fresh,
 ) -> Evidence:
     """Run every draw through both kernels and gather what the contract's clauses need.
 
@@ -51,6 +51,7 @@ def evaluate(
         shard: name of this disjoint part of the stage's prompts.
         records: Parquet file to write, one row a decision; replaced whole, or not at all.
         progress: called with the share done and words; what it raises ends the evaluation.
+        opened: how kernels are had; by default each is loaded for this evaluation alone.
 
     Raises:
         PairMismatch: a fingerprint is not what the contract asks, found before weights are
@@ -69,26 +70,18 @@ def evaluate(
     writer = RecordsWriter(records, ks=ks) if records else None
     offline = provenance.stage is Stage.OFFLINE_CI
     progress(0.0, "loading kernels")
-    with _loaded(inference, checkpoint) as k_inf, _loaded(train, checkpoint) as k_train:
+    with (
+        opened(inference, checkpoint, provenance.checkpoint) as k_inf,
+        opened(train, checkpoint, provenance.checkpoint) as k_train,
+    ):
         refuse_other_kernels(contract, k_train.fingerprint(), k_inf.fingerprint())
         with writer or nullcontext():
             _run(contract, collector, k_train, k_inf, draws, ks, writer, offline=offline, progress=progress)
     if offline and baseline and _wants_baseline(contract, provenance.stage):
         progress(1.0, "running the baseline")
-        with _loaded(baseline, checkpoint) as kernel:
+        with opened(baseline, checkpoint, provenance.checkpoint) as kernel:
             _run_baseline(contract, collector, kernel, draws, progress)
     return collector.evidence([writer.ref] if writer else [])
-
-
-@contextmanager
-def _loaded(build: BuildSpec, checkpoint: Path) -> Iterator[Kernel]:
-    kernel = load(build, checkpoint)
-    try:
-        yield kernel
-    finally:
-        kernel.close()
-        del kernel
-        gc.collect()
 
 
 def _run(

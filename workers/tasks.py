@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
@@ -24,6 +24,9 @@ from contracts.document import read
 from contracts.evidence import Evidence
 from workers.draws import Draw, InvalidEvaluation, suite_draws, traffic_draws
 from workers.progress import Report
+
+if TYPE_CHECKING:
+    from workers.kept import KeptKernels
 
 log = structlog.get_logger(__name__)
 HEARTBEAT_SECONDS = jobs.LEASE_SECONDS / 4
@@ -119,8 +122,6 @@ def run_job(database: Database, lease: Lease, artifacts: Path, stop: Stop | None
     except Exception as error:
         log.exception("job failed", **bound)
         _report_failure(database, lease, error)
-    finally:
-        gc.collect()  # the next job's kernels need what this one's held
 
 
 def evaluate(lease: Lease, artifacts: Path, progress: Report) -> Evidence:
@@ -149,7 +150,15 @@ def evaluate(lease: Lease, artifacts: Path, progress: Report) -> Evidence:
         shard=lease.shard,
         records=artifacts / "records" / spec.promotion / f"{lease.shard}-{lease.token}.parquet",
         progress=progress,
+        opened=_kept(),
     )
+
+
+@functools.cache
+def _kept() -> KeptKernels:
+    from workers.kept import KeptKernels
+
+    return KeptKernels()
 
 
 TASKS: dict[str, Callable[[Lease, Path, Report], Evidence]] = {EVALUATE: evaluate}

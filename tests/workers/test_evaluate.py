@@ -39,9 +39,9 @@ def run(given, *flags):
 @pytest.fixture
 def unmeasured(monkeypatch):
     """Nothing may get as far as a kernel."""
-    from workers import evaluation
+    from workers import kept
 
-    monkeypatch.setattr(evaluation, "load", None)
+    monkeypatch.setattr(kept, "load", None)
 
 
 def complaint(capsys):
@@ -152,12 +152,12 @@ def test_missing_arguments_are_bad_usage(capsys):
 
 
 def test_a_kernel_that_fails_is_not_measured(given, tmp_path, monkeypatch, capsys):
-    from workers import evaluation
+    from workers import kept
 
     def broken(build, checkpoint):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(evaluation, "load", broken)
+    monkeypatch.setattr(kept, "load", broken)
     out = tmp_path / "out"
     assert run(given | {"--out": str(out)}) == NOT_MEASURED
     assert "could not be measured: RuntimeError: out of memory" in complaint(capsys)
