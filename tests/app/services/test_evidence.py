@@ -170,7 +170,7 @@ def test_a_failure_of_a_cancelled_job_tells_nobody(world):
 def test_nothing_measured_never_passes(world):
     promotion = world.start()
     world.evaluate(prompts=0)
-    assert world.place(promotion) == ("offline_ci", 0, "measuring")
+    assert world.place(promotion) == ("offline_ci", 0, "frozen")
     with world.database.reading() as session:
         verdicts = evidence.judgements(session, promotion)[0].verdicts
     assert {verdict.verdict for verdict in verdicts} == {"NO_DATA"}

@@ -247,7 +247,7 @@ def test_an_override_consumes_exactly_its_verdict(world):
     promotion = world.start()
     world.evaluate(prompts=3)
     state = world.state(promotion)
-    assert (state.status, state.undecided is not None) == ("measuring", True)
+    assert (state.status, state.frozen_by, state.undecided is not None) == ("frozen", "inconclusive", True)
     with pytest.raises(IllegalEvent):
         world.apply(promotion, Override(actor="ann", evidence_digest="sha256:other", reason="?"))
     world.apply(promotion, Override(actor="ann", evidence_digest=state.undecided, reason="seen it by eye"))
@@ -262,7 +262,7 @@ def test_a_retry_carries_no_evidence_over(world):
     world.apply(promotion, Retry(actor="ann"))
     assert world.state(promotion).attempt == 2
     world.evaluate(prompts=30)
-    assert world.place(promotion) == ("offline_ci", 0, "measuring"), "30 prompts twice are not 60"
+    assert world.place(promotion) == ("offline_ci", 0, "frozen"), "30 prompts twice are not 60"
 
 
 def test_the_run_stays_pinned_to_its_contract(world):
