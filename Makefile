@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= --numprocesses auto --dist worksteal
 
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false

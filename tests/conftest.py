@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,3 +33,13 @@ def smollm2() -> Path:
     from workers.checkpoint_import import import_checkpoint
 
     return import_checkpoint(ROOT / ".kc" / "demo" / "artifacts" / "checkpoints")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs():
+    """Exceptions as in production; structlog's own default draws every local variable, for seconds."""
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info,
+                    structlog.processors.JSONRenderer()],
+        logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger,
+    )  # fmt: skip
