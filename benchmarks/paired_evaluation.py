@@ -1,6 +1,6 @@
 """How fast is the paired evaluation, against the two bare forward passes it cannot do without?
 
-    python benchmarks/paired_evaluation.py CHECKPOINT [--tokens 6000] [--threads 2] [--write]
+    python -m benchmarks.paired_evaluation [CHECKPOINT] [--tokens 6000] [--threads 2] [--write]
 
 One run, one set of requests, two workloads (teacher-forced prefill; prefill and decode). For each:
 r_train and r_inf are tokens/s of each kernel giving the logits of every position and doing nothing
@@ -28,12 +28,15 @@ import torch
 
 from contracts.builds import parse_build
 from contracts.model import Sampling
+from workers.checkpoint_import import import_checkpoint
 from workers.drift import compiled
 from workers.kernels.loading import load
 from workers.kernels.protocol import Kernel, Request
 from workers.paired import paired
 
-RESULT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "paired_evaluation.md"
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "docs" / "benchmarks" / "paired_evaluation.md"
+DEMO = ROOT / ".kc" / "demo" / "artifacts" / "checkpoints"
 TARGET, ALLOWANCE = 0.8, 10**9
 BLOCK = 128
 SAMPLING = Sampling()
@@ -126,7 +129,7 @@ def table(
           f"| {r.paired / r.bound:.2f} |" for r in rows), "",
         f"Peak resident memory {peak / 1e9:.2f} GB; weights {weights / 1e9:.2f} GB on disk, "
         f"to stay below twice that and 1 GB: {(2 * weights + ALLOWANCE) / 1e9:.2f} GB.", "",
-        f"Again: `python benchmarks/paired_evaluation.py CHECKPOINT {again} --write`.", "",
+        f"Again: `python -m benchmarks.paired_evaluation {again} --write`.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -135,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("checkpoint", type=Path, nargs="?", help="a directory; the demo's when left out")
     parser.add_argument("--train", default="torch:dtype=float32")
     parser.add_argument("--inference", default="torch-serving:dtype=bfloat16")
     parser.add_argument("--tokens", type=int, default=6000)
@@ -144,6 +147,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     given = parser.parse_args()
+    given.checkpoint = given.checkpoint or import_checkpoint(DEMO)
     torch.set_num_threads(given.threads)
     train = load(parse_build(given.train), given.checkpoint)
     inference = load(parse_build(given.inference), given.checkpoint)
