@@ -86,6 +86,9 @@ ENGINES: dict[str, dict[str, _Option]] = {
 }
 
 
+_STATES = {"attn": "attention_backend", "weights": "quantization"}  # options by their fingerprint's field
+
+
 class BuildSpec(Frozen):
     """A kernel build as asked for: an engine and the options given; the engine fills in the rest.
 
@@ -103,6 +106,14 @@ class BuildSpec(Frozen):
     def digest(self) -> str:
         """`sha256:` and the hex digest of the written form."""
         return "sha256:" + hashlib.sha256(str(self).encode()).hexdigest()
+
+    @property
+    def stated(self) -> Fingerprint:
+        """What is known of the running kernel from the spec alone; the engine's defaults are not."""
+        fields = {_STATES.get(key, key): value for key, value in self.options.items()}
+        flags = {key: value for key, value in fields.items() if key not in FINGERPRINT_FIELDS}
+        named = {key: value for key, value in fields.items() if key in FINGERPRINT_FIELDS}
+        return Fingerprint.model_validate({"engine": self.engine, **named, "flags": flags})
 
 
 def parse_build(written: str | Mapping[str, object]) -> BuildSpec:

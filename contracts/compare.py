@@ -42,7 +42,7 @@ class Direction(StrEnum):
 
 
 TIGHTENED, LOOSENED, INCOMPARABLE = Direction.TIGHTENED, Direction.LOOSENED, Direction.INCOMPARABLE
-_LOOSER = frozenset({LOOSENED, Direction.REMOVED, INCOMPARABLE})
+LOOSER = frozenset({LOOSENED, Direction.REMOVED, INCOMPARABLE})
 
 
 class Change(BaseModel):
@@ -87,7 +87,7 @@ def compare(old: Contract, new: Contract) -> Comparison:
         old=f"{old.metadata.name}@{old.metadata.version}",
         new=f"{new.metadata.name}@{new.metadata.version}",
         changes=changes,
-        loosened=any(change.direction in _LOOSER for change in changes),
+        loosened=any(change.direction in LOOSER for change in changes),
     )
 
 

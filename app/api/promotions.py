@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.api.dependencies import Actor, Before, Limit, Reading, Writing, problems
 from app.api.schemas import (
+    ComparisonOut,
     EvidenceOut,
     JudgementOut,
     MaybeReasonIn,
@@ -49,11 +50,19 @@ def _shown(session: Session, rows: Sequence[PromotionRow]) -> list[PromotionOut]
             **{name: value for name, value in dict(row.state).items() if name in PromotionOut.model_fields},
             **{name: getattr(row, name) for name in _OWN},
             contract=contracts[row.contract],
+            comparison=_compared(row),
             active=row.state.status not in TERMINAL,
             started_by=row.created_by,
         )
         for row in rows
     ]
+
+
+def _compared(row: PromotionRow) -> ComparisonOut | None:
+    found = row.comparison
+    if found is None:
+        return None
+    return ComparisonOut(against=found.old, loosened=found.loosened, changes=found.changes)
 
 
 @router.post("", status_code=201, responses=problems(404, 409, 413))

@@ -13,7 +13,9 @@ from app.api.schemas import (
     CheckpointIn,
     CheckpointOut,
     ContractOut,
+    ContractRegistered,
     ContractText,
+    DiagnosticOut,
     Page,
     SuiteIn,
     SuiteOut,
@@ -21,7 +23,7 @@ from app.api.schemas import (
 from app.db import repositories
 from app.db.models import CheckpointRow, KernelBuildRow, SuiteRow
 from app.errors import UnsupportedMediaType
-from app.services import registry
+from app.services import documents, registry
 
 router = APIRouter(tags=["registry"])
 YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
@@ -52,14 +54,19 @@ def _new(model: type) -> dict[int | str, dict[str, object]]:
     }
 
 
-@router.post("/contracts", status_code=201, responses=_new(ContractOut), openapi_extra=_BODY)
+@router.post("/contracts", status_code=201, responses=_new(ContractRegistered), openapi_extra=_BODY)
 def publish_contract(
     text: Annotated[bytes, Depends(_document)], session: Writing, actor: Actor, response: Response
-) -> ContractOut:
+) -> ContractRegistered:
     """Publish a contract; its name and version are in the document and never change."""
     row, created = registry.register_contract(session, text, actor=actor)
     _said(response, created)
-    return ContractOut.model_validate(row)
+    return ContractRegistered(**dict(ContractOut.model_validate(row)), warnings=_warnings(text))
+
+
+def _warnings(text: bytes) -> tuple[DiagnosticOut, ...]:
+    _, found = documents.accept(text)
+    return tuple(DiagnosticOut.model_validate(one) for one in found)
 
 
 @router.get("/contracts")
@@ -70,8 +77,10 @@ def list_contracts(session: Reading, name: str | None = None) -> Page[ContractOu
 
 @router.get("/contracts/{name}/{version}", responses=problems(404))
 def get_contract(session: Reading, name: str, version: str) -> ContractText:
-    """One contract, with its text as written."""
-    return ContractText.model_validate(registry.get_contract(session, name, version))
+    """One contract, with its text as written and what the linter finds unwise in it."""
+    row = registry.get_contract(session, name, version)
+    warnings = _warnings(row.yaml.encode())
+    return ContractText(**dict(ContractOut.model_validate(row)), warnings=warnings, yaml=row.yaml)
 
 
 @router.post("/checkpoints", status_code=201, responses=_new(CheckpointOut))

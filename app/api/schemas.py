@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from contracts.compare import Change
 from contracts.model import Name, Stage, StagePlans
 from contracts.promotion import Bound, FrozenBy, Passed, Promotion, Status
 from contracts.verdicts import Judgement
@@ -105,7 +106,24 @@ class ContractOut(Answer):
     created_at: datetime
 
 
-class ContractText(ContractOut):
+class DiagnosticOut(Answer):
+    """One finding in a contract document; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+    code: str
+    severity: Literal["error", "warning"]
+    message: str
+
+
+class ContractRegistered(ContractOut):
+    """A published contract and what the linter finds unwise in it."""
+
+    warnings: tuple[DiagnosticOut, ...]
+
+
+class ContractText(ContractRegistered):
     """A published contract with its text as written."""
 
     yaml: str
@@ -156,11 +174,23 @@ class DeploymentOut(Answer):
     updated_at: datetime
 
 
+class ComparisonOut(Answer):
+    """What a contract promises beside `against`, the `name@version` before it.
+
+    `loosened` says whether anything was loosened, removed or changed incomparably.
+    """
+
+    against: str
+    loosened: bool
+    changes: tuple[Change, ...]
+
+
 class PromotionOut(Answer):
     """A promotion: the names it was started with, and its whole state.
 
     `contract` is `name@version`; `bound` holds the content digests everything is pinned to.
-    `undecided` is what an override names.
+    `undecided` is what an override names. `comparison` is with the contract of the deployment's
+    last accepted promotion, else with the version registered before; null where there is none.
     """
 
     id: str
@@ -171,6 +201,7 @@ class PromotionOut(Answer):
     inference_build: str
     known_good_build: str
     suite: str
+    comparison: ComparisonOut | None
     stage: Stage
     step: int
     status: Status

@@ -100,7 +100,8 @@ def _problem(answer: httpx2.Response) -> str:
         return f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"
     lines = [str(body.get("detail") or body.get("title") or answer.reason_phrase)]
     lines += [
-        f"  {one['file']}:{one['line']}:{one['column']}: {one['message']}" for one in _diagnostics(body)
+        f"  {one['file']}:{one['line']}:{one['column']}: {one['severity']}: {one['message']}"
+        for one in _diagnostics(body)
     ]
     return "\n".join(lines)
 

@@ -61,17 +61,14 @@ def findings(text: bytes, file: str, builds: Mapping[str, Fingerprint] | None = 
 def fingerprints(named: list[str]) -> dict[str, Fingerprint]:
     """What the builds of NAME=BUILD will say they are. Raises CliError for one that cannot be."""
     from app.cli.builds import spec
-    from contracts.builds import FINGERPRINT_FIELDS, Fingerprint, parse_build
+    from contracts.builds import parse_build
 
     found = {}
     for one in named:
         name, equals, text = one.partition("=")
         if not (name and equals and text):
             raise CliError(f"--build takes NAME=BUILD, such as safe=torch:dtype=float32, not {one!r}", USAGE)
-        build = parse_build(spec(text))
-        fields = {key: value for key, value in build.options.items() if key in FINGERPRINT_FIELDS}
-        flags = {key: value for key, value in build.options.items() if key not in FINGERPRINT_FIELDS}
-        found[name] = Fingerprint.model_validate({"engine": build.engine, **fields, "flags": flags})
+        found[name] = parse_build(spec(text)).stated
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ def contract(url: str, file: Path) -> None:
     with ControlPlane(url) as plane:
         made = plane.register_contract(text)
     _say(f"{made['name']}@{made['version']}", made)
+    for one in made.get("warnings", []):
+        place = f"{file}:{one['line']}:{one['column']}"
+        print(f"{place}: {one['severity']}: {one['message']} [{one['code']}]", file=sys.stderr)
 
 
 def checkpoint(url: str, name: str, path: Path) -> None:

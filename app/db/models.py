@@ -14,6 +14,7 @@ from sqlalchemy import JSON, ForeignKey, Index, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.types import UtcDateTime, Value
+from contracts.compare import Comparison
 from contracts.promotion import TERMINAL, Promotion
 
 NAMING = {
@@ -119,7 +120,10 @@ class DeploymentRow(Base):
 
 
 class PromotionRow(Base):
-    """A promotion: its whole state, the names it was started with, and columns to query by."""
+    """A promotion: its whole state, the names it was started with, and columns to query by.
+
+    `comparison` is of its contract with the one before, as it was at the start; None without one.
+    """
 
     __tablename__ = "promotions"
     __table_args__ = (
@@ -143,6 +147,7 @@ class PromotionRow(Base):
     inference_build: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
     known_good_build: Mapped[str] = mapped_column(ForeignKey("kernel_builds.name"))
     suite: Mapped[str] = mapped_column(ForeignKey("suites.name"))
+    comparison: Mapped[Comparison | None] = mapped_column(Value(Comparison))
     state: Mapped[Promotion] = mapped_column(Value(Promotion))
     stage: Mapped[str]
     status: Mapped[str]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import CursorResult, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from app.db.models import (
     AuditRow,
@@ -27,7 +27,7 @@ from app.db.models import (
     TransitionRow,
     VerdictRow,
 )
-from contracts.promotion import TERMINAL, Promotion
+from contracts.promotion import TERMINAL, Promotion, Status
 
 Named = TypeVar("Named", CheckpointRow, KernelBuildRow, SuiteRow, DeploymentRow)
 Row = TypeVar("Row", bound=Base)
@@ -101,6 +101,25 @@ def promotions(
     if before is not None:
         query = query.where(PromotionRow.seq < before)
     return session.scalars(query).all()
+
+
+def last_accepted(session: Session, deployment: str) -> PromotionRow | None:
+    """The newest promotion of a deployment that is PROMOTED, or was when a newer one superseded it."""
+    for row in promotions(session, deployment=deployment, active=True):
+        if row.state.status is Status.PROMOTED:
+            return row
+    last, before = aliased(TransitionRow), aliased(TransitionRow)
+    superseded = (
+        select(PromotionRow, before.state)
+        .join(last, (last.promotion == PromotionRow.id) & (last.event_type == "supersede"))
+        .join(before, (before.promotion == PromotionRow.id) & (before.version == last.version - 1))
+        .where(PromotionRow.deployment == deployment)
+        .order_by(PromotionRow.seq.desc())
+    )
+    for row, state in session.execute(superseded):
+        if state.status is Status.PROMOTED:
+            return row
+    return None
 
 
 def swap(session: Session, before: Promotion, after: Promotion, at: datetime) -> bool:

@@ -19,7 +19,12 @@ from app.db.models import (
     SuiteRow,
 )
 from app.errors import Unprocessable
+from app.services import documents
+from app.services.comparison import against_accepted
 from contracts.builds import parse_build
+from contracts.compare import Comparison
+from contracts.diagnostics import Diagnostic
+from contracts.document import Document
 from contracts.model import Contract, Scalar
 from contracts.promotion import Bound, Promotion
 from contracts.slices import same
@@ -48,6 +53,7 @@ class Binding:
     contract: Contract
     digests: Bound
     known_good_build: str
+    comparison: Comparison | None
 
     def row(self, state: Promotion, *, actor: str, at: datetime) -> PromotionRow:
         """The promotion's row at its start."""
@@ -60,6 +66,7 @@ class Binding:
             inference_build=self.order.inference,
             known_good_build=self.known_good_build,
             suite=self.order.suite,
+            comparison=self.comparison,
             state=state,
             stage=state.stage.value,
             status=state.status.value,
@@ -75,10 +82,13 @@ def bind(session: Session, deployment: DeploymentRow, order: Order) -> Binding:
 
     Raises:
         Unprocessable: a name is not registered, a build is not what the contract's `pair` asks
-            for, the suite was made for another tokenizer, the candidate is known good already.
+            for, the suite was made for another tokenizer, the candidate is known good already,
+            the contract's guard or fallback is not registered or not served at the deployment.
+        ContractRefused: the contract's guard or fallback is the candidate.
     """
     contract_row = _contract(session, order.contract)
-    contract = Contract.model_validate_json(contract_row.json)
+    document, _ = documents.accept(contract_row.yaml.encode(), order.contract)
+    contract = document.contract
     checkpoint = _find(session, CheckpointRow, order.checkpoint)
     train = _find(session, KernelBuildRow, order.train)
     inference = _find(session, KernelBuildRow, order.inference)
@@ -86,9 +96,7 @@ def bind(session: Session, deployment: DeploymentRow, order: Order) -> Binding:
     known_good = repositories.registered(session, KernelBuildRow, deployment.known_good_build)
     _check_build(train, contract.pair.train, order.contract, "train")
     _check_build(inference, contract.pair.inference, order.contract, "inference")
-    for role, ref in (("guard", contract.guard), ("fallback", contract.fallback)):
-        if ref is not None and repositories.named(session, KernelBuildRow, ref.build) is None:
-            raise Unprocessable(f"the contract's {role} build {ref.build!r} is not registered")
+    _check_named(session, document, deployment, inference)
     if suite.tokenizer_digest not in (None, checkpoint.tokenizer_digest):
         raise Unprocessable(
             f"suite {suite.name} was tokenised with {suite.tokenizer_digest}, "
@@ -106,7 +114,36 @@ def bind(session: Session, deployment: DeploymentRow, order: Order) -> Binding:
         suite=suite.digest,
         known_good_build=known_good.digest,
     )
-    return Binding(order, contract, digests, known_good.name)
+    comparison = against_accepted(session, deployment.name, contract_row)
+    return Binding(order, contract, digests, known_good.name, comparison)
+
+
+def _check_named(
+    session: Session, document: Document, deployment: DeploymentRow, inference: KernelBuildRow
+) -> None:
+    """Refuse a guard or fallback that is unknown here, served nowhere, or the candidate."""
+    stated = {}
+    for role in ("fallback", "guard"):
+        ref = getattr(document.contract, role)
+        if ref is None:
+            continue
+        place = document.locate(role, "build")
+        where = f"{document.file}:{place[0]}:{place[1]}"
+        build = repositories.named(session, KernelBuildRow, ref.build)
+        if build is None:
+            raise Unprocessable(f"{where}: no kernel build is registered as {ref.build!r}, the {role}")
+        if build.digest == inference.digest:
+            message = f"{role} build {ref.build!r} is the candidate itself"
+            raise documents.refused(
+                [Diagnostic(document.file, *place, f"{role}-is-candidate", "error", message)]
+            )
+        if ref.build not in (deployment.known_good_build, *deployment.endpoints):
+            raise Unprocessable(
+                f"{where}: the {role} {ref.build!r} is not served at {deployment.name}: it is not known good "
+                "there and has no endpoint; register the deployment again with one"
+            )
+        stated[ref.build] = parse_build(build.spec).stated
+    documents.checked(document, stated)
 
 
 def _contract(session: Session, reference: str) -> ContractRow:

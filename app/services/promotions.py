@@ -137,12 +137,14 @@ def _record(session: Session, row: PromotionRow, transition: Transition, actor: 
             at=at,
         )
     )
-    detail = {
+    detail: dict[str, object] = {
         "version": after.version,
         "from": _place(transition.before),
         "to": _place(after),
         "reason": transition.reason,
     }
+    if transition.before is None and row.comparison is not None:
+        detail["comparison"] = row.comparison.model_dump(mode="json")
     audit.record(
         session,
         actor=actor,

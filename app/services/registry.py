@@ -25,11 +25,10 @@ from app.db.models import (
     KernelBuildRow,
     SuiteRow,
 )
-from app.errors import ContentConflict, Contention, ContractRefused, NotFound, Unprocessable
-from app.services import audit, routing
+from app.errors import ContentConflict, Contention, NotFound, Unprocessable
+from app.services import audit, documents, routing
 from app.services.checkpoints import InvalidCheckpoint, checkpoint_digests
 from app.services.suites import InvalidSuite, read_suite
-from contracts import document
 from contracts.builds import InvalidBuild, parse_build
 from contracts.model import Name
 
@@ -41,21 +40,15 @@ _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
 def register_contract(
-    session: Session, yaml: bytes, *, file: str = "contract.yaml", actor: str = audit.SYSTEM
+    session: Session, yaml: bytes, *, file: str = documents.FILE, actor: str = audit.SYSTEM
 ) -> Registered[ContractRow]:
     """Publish a contract. `file` is what diagnostics call it.
 
     Raises:
-        ContractRefused: with every diagnostic, each with line and column.
+        ContractRefused: with every diagnostic of reader and linter, each with line and column.
         ContentConflict: its name and version are published with other content.
     """
-    try:
-        read = document.read(yaml, file)
-    except document.InvalidContract as error:
-        raise ContractRefused(
-            f"{len(error.diagnostics)} problem(s), the first one: {error.diagnostics[0]}",
-            diagnostics=[_diagnostic(one) for one in error.diagnostics],
-        ) from None
+    read, _ = documents.accept(yaml, file)
     metadata = read.contract.metadata
     row = repositories.contract(session, metadata.name, metadata.version)
     if row is not None:
@@ -211,10 +204,6 @@ def get_contract(session: Session, name: str, version: str) -> ContractRow:
     if row is None:
         raise NotFound(f"no contract is published as {name}@{version}")
     return row
-
-
-def _diagnostic(one: document.Diagnostic) -> dict[str, Any]:
-    return {key: getattr(one, key) for key in ("file", "line", "column", "code", "severity", "message")}
 
 
 def _name(name: str) -> str:

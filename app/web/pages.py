@@ -50,6 +50,7 @@ def promotion(session: Session, promotion_id: str) -> dict[str, Any]:
         "attempt": state.attempt,
         "guarded": state.guarded,
         "known_good_healthy": state.known_good_healthy,
+        "comparison": view.compared(row.comparison),
         "judgements": _judgements(session, row),
         "timeline": _timeline(repositories.transitions(session, promotion_id)),
         "bindings": view.bindings(

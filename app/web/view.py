@@ -9,6 +9,7 @@ from datetime import datetime
 from app.web import chart, words
 from app.web.words import Mark
 from contracts import report
+from contracts.compare import LOOSER, Comparison, Direction
 from contracts.model import STAGES, Clause, Level, Stage
 from contracts.promotion import TERMINAL, Promotion, Status
 from contracts.verdicts import Judgement, Outcome, Verdict
@@ -118,6 +119,19 @@ class Binding:
     def short(self) -> str:
         """The digest, cut for reading."""
         return words.short(self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonView:
+    """The contract beside `against`, the name@version before it; both empty when they promise the same.
+
+    `word` heads what a reader must see, `looser`; it is `Changed` when nothing is plainly looser.
+    """
+
+    against: str
+    word: str
+    looser: tuple[str, ...]
+    tighter: tuple[str, ...]
 
 
 def steps(promotion: Promotion) -> tuple[Step, ...]:
@@ -258,6 +272,21 @@ def _place(promotion: Promotion) -> str:
     if promotion.stage is Stage.CANARY:
         title += f" {promotion.step + 1}/{len(promotion.plans.canary.steps)}"
     return f"{title}, {words.STATUSES[promotion.status].word.lower()}"
+
+
+def compared(comparison: Comparison | None) -> ComparisonView | None:
+    """What the contract promises beside the one before it."""
+    if comparison is None:
+        return None
+    changes = comparison.changes
+    looser = tuple(words.change(one) for one in changes if one.direction in LOOSER)
+    plainly = any(one.direction in (Direction.LOOSENED, Direction.REMOVED) for one in changes)
+    return ComparisonView(
+        against=comparison.old,
+        word="Loosened" if plainly else "Changed",
+        looser=looser,
+        tighter=tuple(words.change(one) for one in changes if one.direction not in LOOSER),
+    )
 
 
 def bindings(promotion: Promotion, names: Mapping[str, str | None]) -> tuple[Binding, ...]:

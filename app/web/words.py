@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from contracts import report
+from contracts.compare import Change, Direction
 from contracts.metrics import METRICS
 from contracts.model import Clause, ClauseKind, Comparator, Stage
 from contracts.promotion import Status
@@ -55,6 +57,8 @@ CONVERGENCE = {
 
 COMPARATORS = {Comparator.LTE: "≤", Comparator.GTE: "≥", Comparator.ABS_LTE: "within ±"}
 
+_SIGNED = re.compile(r"\b(abs_lte|lte|gte) ")
+
 EVENTS = {
     "start": "Started",
     "judged": "Judged",
@@ -90,6 +94,22 @@ def promise(clause: Clause) -> str:
     if clause.kind is ClauseKind.SOFT and clause.exceedance is not None:
         limit += f" for all but {share(clause.exceedance)} of {clause.per}s"
     return f"{name} {limit}"
+
+
+def change(change: Change) -> str:
+    """One change of a contract: `clause S2: limit ≤ 0.1 → ≤ 0.2`, `clause R1 removed`."""
+    verb = {
+        Direction.REMOVED: " removed",
+        Direction.ADDED: " added",
+        Direction.INCOMPARABLE: " changed, neither looser nor tighter",
+    }.get(change.direction, "")
+    how = "; ".join(_SIGNED.sub(_sign, detail) for detail in change.details)
+    return f"{change.part}{verb}: {how}" if how else f"{change.part}{verb}"
+
+
+def _sign(written: re.Match[str]) -> str:
+    sign = COMPARATORS[Comparator(written[1])]
+    return sign if sign.endswith("±") else f"{sign} "
 
 
 def meaning(metric_id: str) -> str:

@@ -127,6 +127,7 @@ def upgrade() -> None:
         sa.Column("inference_build", sa.String(), nullable=False),
         sa.Column("known_good_build", sa.String(), nullable=False),
         sa.Column("suite", sa.String(), nullable=False),
+        sa.Column("comparison", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("stage", sa.String(), nullable=False),
         sa.Column("status", sa.String(), nullable=False),

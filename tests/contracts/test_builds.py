@@ -113,3 +113,15 @@ def test_known_engines() -> None:
         "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights"},
     }
     assert BuildSpec(engine="torch").digest.startswith("sha256:")
+
+
+def test_what_a_spec_states_and_nothing_else() -> None:
+    build = parse_build("torch-serving:dtype=float16,attn=eager,weights=int8-per-tensor,chunk=64")
+    assert build.stated == Fingerprint(
+        engine="torch-serving",
+        dtype="float16",
+        attention_backend="eager",
+        quantization="int8-per-tensor",
+        flags={"chunk": 64},
+    )
+    assert parse_build("torch").stated == Fingerprint(engine="torch")

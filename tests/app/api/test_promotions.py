@@ -8,12 +8,13 @@ from contracts.document import read
 from contracts.evidence import Evidence
 from contracts.model import Phase
 from contracts.promotion import Promotion
-from tests.app.world import ATTRIBUTES, CANDIDATE, GOOD, OTHER, PROMPTS, STEADY, TARGET, TRAIN
+from tests.app.world import ATTRIBUTES, CANDIDATE, CONTRACT, GOOD, OTHER, PROMPTS, STEADY, TARGET, TRAIN
 
 ORDER = {
     "deployment": TARGET, "contract": "tiny@1.0.0", "checkpoint": "model",
     "train": TRAIN, "inference": CANDIDATE, "suite": "suite",
 }  # fmt: skip
+YAML = {"content-type": "application/yaml"}
 ANN = {"x-kc-actor": "ann"}
 
 
@@ -210,3 +211,31 @@ def test_the_audit_trail_in_pages(registered):
 def test_an_actor_is_a_word(registered, actor):
     headers = {"x-kc-actor": actor.encode("latin-1")}
     assert registered.post("/v1/promotions", json=ORDER, headers=headers).status_code == 422
+
+
+def test_a_promotion_says_what_its_contract_loosened(registered):
+    assert start(registered)["comparison"] is None
+    looser = CONTRACT.replace("lte: 0.1}", "lte: 0.2}", 1).replace("1.0.0", "1.1.0")
+    assert registered.post("/v1/contracts", content=looser, headers=YAML).status_code == 201
+    promotion = start(registered, contract="tiny@1.1.0")
+    told = {
+        "against": "tiny@1.0.0",
+        "loosened": True,
+        "changes": [
+            {"part": "clause N1", "direction": "loosened", "details": ["limit lte 0.1 nats → lte 0.2 nats"]},
+        ],
+    }
+    assert promotion["comparison"] == told
+    assert registered.get(f"/v1/promotions/{promotion['id']}").json()["comparison"] == told
+
+
+def test_a_fallback_that_is_the_candidate_is_refused_at_the_start(registered):
+    text = CONTRACT.replace(f"fallback: {{build: {STEADY}}}", f"fallback: {{build: {CANDIDATE}}}")
+    text = text.replace("1.0.0", "1.1.0")
+    assert registered.post("/v1/contracts", content=text, headers=YAML).status_code == 201
+    answer = registered.post("/v1/promotions", json={**ORDER, "contract": "tiny@1.1.0"}, headers=ANN)
+    assert answer.status_code == 422
+    (only,) = answer.json()["diagnostics"]
+    assert (only["file"], only["code"]) == ("tiny@1.1.0", "fallback-is-candidate")
+    assert text.splitlines()[only["line"] - 1].startswith("fallback:")
+    assert registered.get("/v1/promotions").json()["items"] == []

@@ -96,3 +96,27 @@ def test_what_is_not_there_is_404(api, path):
     answer = api.get(f"/v1/{path}")
     assert answer.status_code == 404
     assert answer.json()["type"].endswith("not-found")
+
+
+def test_lint_errors_are_refused_and_warnings_told(api):
+    bad = CONTRACT.replace(", stages: [shadow, canary, full]}", "}")
+    answer = api.post("/v1/contracts", content=bad, headers=YAML)
+    assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (422, "invalid-contract")
+    (only,) = answer.json()["diagnostics"]
+    assert (only["code"], only["severity"]) == ("no-traffic", "error")
+    assert api.get("/v1/contracts").json()["items"] == []
+
+    unwise = CONTRACT.replace("  all: {}", "  all: {}\n  rust: {where: {language: rust}}")
+    for status in (201, 200):
+        answer = api.post("/v1/contracts", content=unwise, headers=YAML)
+        assert answer.status_code == status
+        (warning,) = answer.json()["warnings"]
+        assert warning == {
+            "file": "contract.yaml",
+            "line": unwise.splitlines().index("  rust: {where: {language: rust}}") + 1,
+            "column": warning["column"],
+            "code": "unused-slice",
+            "severity": "warning",
+            "message": "slice 'rust' is in no clause",
+        }
+    assert api.get("/v1/contracts/tiny/1.0.0").json()["warnings"] == [warning]

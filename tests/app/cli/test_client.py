@@ -58,7 +58,7 @@ def test_diagnostics_are_listed_with_their_places() -> None:
     problem = {"detail": "the contract has errors", "diagnostics": [diagnostic]}
     with pytest.raises(Refused) as caught:
         client(lambda _: httpx2.Response(422, json=problem)).register_contract(b"")
-    assert str(caught.value) == "the contract has errors\n  c.yaml:3:7: no such metric"
+    assert str(caught.value) == "the contract has errors\n  c.yaml:3:7: error: no such metric"
 
 
 @pytest.mark.parametrize("body", [b"<html>bad gateway</html>", json.dumps([1]).encode()])

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from app.db.models import PromotionRow
+from contracts.compare import LOOSER, Change, Comparison, Direction
 from contracts.model import Stage
 from contracts.routing import Mode
 from tests.app import rows
@@ -178,3 +180,46 @@ def test_hostile_names_are_escaped(registered: Site) -> None:
     answer = registered.get("/promotions/p1")
     assert "<script>alert" not in answer.text
     assert "&lt;script&gt;alert(1)" in answer.text
+
+
+def _compared(site: Site, *changes: Change) -> Html:
+    loosened = any(one.direction in LOOSER for one in changes)
+    comparison = Comparison(old="coder@1.1.0", new="coder@1.2.0", changes=changes, loosened=loosened)
+    with site.database.unit_of_work() as session:
+        rows.promotion(session, rows.state())
+        session.get_one(PromotionRow, 1).comparison = comparison
+    return site.page("/promotions/p1")
+
+
+def test_what_a_contract_loosened_comes_first_and_what_it_tightened_is_quieter(registered: Site) -> None:
+    html = _compared(
+        registered,
+        Change(part="clause S1", direction=Direction.TIGHTENED, details=("limit abs_lte 0.2 → abs_lte 0.1",)),
+        Change(part="clause S2", direction=Direction.LOOSENED, details=("limit lte 0.1 → lte 0.2",)),
+        Change(part="clause R1", direction=Direction.REMOVED),
+        Change(part="sampling", direction=Direction.INCOMPARABLE, details=("top_k none → 5",)),
+        Change(part="clause S9", direction=Direction.ADDED),
+    )
+    assert html.all("strong")[0] == "Loosened against coder@1.1.0:"
+    (block,) = html.all("div", class_="compared")
+    for line in (
+        "clause S2: limit ≤ 0.1 → ≤ 0.2",
+        "clause R1 removed",
+        "sampling changed, neither looser nor tighter: top_k none → 5",
+    ):
+        assert line in html.all("li")
+        assert line in block
+    tightened = "Tightened against coder@1.1.0: clause S1: limit within ±0.2 → within ±0.1; clause S9 added."
+    assert tightened in html.all("p", class_="quiet")
+
+
+def test_what_is_only_different_is_not_called_loosened(registered: Site) -> None:
+    html = _compared(registered, Change(part="slice long", direction=Direction.INCOMPARABLE))
+    assert html.all("strong")[0] == "Changed against coder@1.1.0:"
+
+
+def test_the_same_promise_is_told_and_nothing_to_compare_is_not(registered: Site) -> None:
+    assert "Promises the same as coder@1.1.0." in _compared(registered).all("p", class_="quiet")
+    with registered.database.unit_of_work() as session:
+        session.get_one(PromotionRow, 1).comparison = None
+    assert not registered.page("/promotions/p1").all("div", class_="compared")
