@@ -47,5 +47,6 @@ def configure(level: int = logging.INFO) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # Its lines say that nothing was to be migrated.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Their lines say that nothing was to be migrated, and every request that was sent.
+    for name in ("alembic", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)

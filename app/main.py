@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from fastapi import APIRouter, FastAPI
 from app import logs
 from app.api import deployments, operations, problems, promotions, registry
 from app.api.guards import LOOPBACK, BodyLimit, HostGuard
-from app.services import scheduler
+from app.services import health, scheduler
 from app.services.database import Database, open_database
 from app.settings import Settings
 
@@ -74,10 +75,13 @@ def serve(settings: Settings, *, embedded_worker: bool) -> None:
     app = create_app(settings)
     database: Database = app.state.database
     stop = threading.Event()
+    loops = (
+        ("scheduler", scheduler.run, settings.tick_seconds),
+        ("health", health.run, settings.health_seconds),
+    )
     threads = [
-        threading.Thread(
-            target=scheduler.run, args=(database, stop, settings.tick_seconds), name="scheduler", daemon=True
-        )
+        threading.Thread(target=run, args=(database, stop, pause), name=name, daemon=True)
+        for name, run, pause in loops
     ]
     if embedded_worker and find_spec("torch") is None:
         log.warning("no embedded worker: torch is not installed", install="kernel-contracts[torch]")
@@ -96,7 +100,10 @@ def serve(settings: Settings, *, embedded_worker: bool) -> None:
 def _keep_worker(stop: threading.Event) -> None:
     """Run the worker as a child process and start it anew should it end; end it with us."""
     while not stop.is_set():
-        worker = subprocess.Popen([sys.executable, "-m", "workers.local"], stdin=subprocess.DEVNULL)
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "workers.local", "--parent-pid", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+        )
         while worker.poll() is None and not stop.wait(0.2):
             pass
         if worker.poll() is None:

@@ -21,6 +21,7 @@ class Settings(BaseSettings):
         allowed_hosts: further names the Host header may carry, comma-separated in the environment.
         max_body_bytes: larger request bodies are answered 413.
         tick_seconds: pause between two scheduler ticks.
+        health_seconds: pause between two looks at whether known-good builds answer.
     """
 
     model_config = SettingsConfigDict(env_prefix="KC_", frozen=True, extra="ignore")
@@ -33,6 +34,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: int = Field(default=2 * 2**20, ge=1)
     tick_seconds: float = Field(default=1.0, gt=0)
+    health_seconds: float = Field(default=5.0, gt=0)
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,6 +54,22 @@ def next_lease(database: Database, owner: str) -> Lease | None:
         return jobs.lease_next(session, owner)
 
 
+def end_with(parent: int, stop: Stop, seconds: float = POLL_SECONDS) -> None:
+    """Watch from a thread of its own: when the process that started this one is gone, end like on SIGTERM.
+
+    Being killed outright leaves a parent no time to tell its children.
+    """
+
+    def watch() -> None:
+        while not stop.event.wait(seconds):
+            if os.getppid() != parent:
+                log.warning("the control plane is gone: the worker ends", parent=parent)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
 def configure_logs() -> None:
     """One JSON object a line on standard error."""
     structlog.configure(
@@ -68,11 +85,15 @@ def configure_logs() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the worker until a signal ends it."""
-    argparse.ArgumentParser(prog="python -m workers.local", description=__doc__).parse_args(argv)
+    parser = argparse.ArgumentParser(prog="python -m workers.local", description=__doc__)
+    parser.add_argument("--parent-pid", type=int, help="end when this process, which started it, is gone")
+    arguments = parser.parse_args(argv)
     configure_logs()
     stop = Stop()
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    if arguments.parent_pid is not None:
+        end_with(arguments.parent_pid, stop)
     settings = Settings()
     database = open_database(settings)
     try:

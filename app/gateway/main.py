@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -206,7 +205,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The recording thread must not keep the event loop from a user's answer for the default 5 ms.
     sys.setswitchinterval(0.0005)
     logs.configure()
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request at INFO
     settings = Settings()
     # The address bound is one this process answers for, as the control plane does.
     settings = settings.model_copy(update={"allowed_hosts": (*settings.allowed_hosts, arguments.host)})

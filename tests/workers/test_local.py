@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,44 @@ def test_a_signal_ends_an_idle_worker_cleanly(tmp_path, number):
         worker.send_signal(number)
         assert worker.wait(30) == 0
     Database(f"sqlite:///{tmp_path / 'kc.db'}").dispose()
+
+
+def test_a_worker_whose_parent_was_killed_ends_by_itself(tmp_path):
+    # A parent that starts the worker as the control plane does, and is then killed outright.
+    code = (
+        "import os, subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-m', 'workers.local', '--parent-pid', str(os.getpid())])\n"
+        "print('started', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"KC_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    with parent:
+        assert parent.stdout.readline() == b"started\n"
+        parent.kill()
+        # Ends when the last process that holds it does: the worker.
+        logs = parent.stderr.read().decode()
+    assert "the control plane is gone" in logs
+
+
+def test_a_worker_that_lost_its_parent_is_told_like_by_a_signal(monkeypatch):
+    stop = Stop()
+    told = []
+    done = threading.Event()
+
+    def kill(pid, number):
+        told.append((pid, number))
+        done.set()
+
+    parents = iter([7, 7, 1])
+    monkeypatch.setattr(local.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(local.os, "kill", kill)
+    local.end_with(7, stop, seconds=0.0)
+    assert done.wait(10)
+    assert told == [(os.getpid(), signal.SIGTERM)]

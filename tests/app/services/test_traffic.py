@@ -121,3 +121,33 @@ def test_guard_answers_are_no_evidence(world, shadowed):
 def test_evaluating_what_is_gone_does_nothing(world):
     with world.database.unit_of_work() as session:
         assert traffic.evaluate(session, "nope") is None
+
+
+def test_a_guarded_slice_is_answered_and_not_evaluated(world, shadowed):
+    """Whatever the guard answered, dual or not, no evaluation gets it, and it makes none due."""
+    from tests.app.world import _served
+
+    def guarded(count):
+        with world.database.unit_of_work() as session:
+            for i in range(count):
+                traffic.record(session, _served(world.table(), f"g{count}-{i}", STEADY, "guard", True))
+
+    guarded(2 * PROMPTS)
+    assert world.tick() == 0, "guard answers are not enough of anything"
+    world.serve(PROMPTS)
+    assert world.tick() == 1
+    lease = world.lease()
+    assert {request.role for request in lease.spec.requests} == {"baseline", "mirror"}
+    assert not any(request.id.startswith("g") for request in lease.spec.requests)
+    assert len(lease.spec.requests) == 2 * PROMPTS
+
+
+def test_no_spec_can_carry_a_guard_answer():
+    from pydantic import ValidationError
+
+    from app.services.specs import TrafficRequest
+
+    known = {"id": "g", "prompt_ids": [1], "attributes": Attributes(1, None, frozenset()), "ok": True}
+    assert TrafficRequest(**known, role="baseline")
+    with pytest.raises(ValidationError, match="role"):
+        TrafficRequest(**known, role="guard")
