@@ -7,3 +7,5 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Threads that wait for each other sleep: kernel servers and workers share their machine's cores,
 # and spinning there costs both of them many times what it saves one alone.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Workers report their own progress; the bars of the libraries below them would be drawn into it.
+os.environ.setdefault("TQDM_DISABLE", "1")

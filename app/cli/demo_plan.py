@@ -45,7 +45,12 @@ class Plan:
     most: int = 600
 
 
-FULL = Plan(contract="coder-demo.yaml", suite="stdlib")
+FULL = Plan(
+    contract="coder-demo.yaml",
+    suite="stdlib",
+    prompts={"function": 36, "docstring": 14, "safety": 14, "long": 8},
+    max_tokens=6,
+)
 SHORT = Plan(
     contract="coder-demo-short.yaml",
     suite="stdlib-short",

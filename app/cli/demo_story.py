@@ -80,6 +80,7 @@ class Story:
         self.start_control_plane()
         self.register()
         self.start_servers()
+        self.console.print(f"Watch it on the status page: {self.api.url}/", highlight=False)
         self.say(f"A faulty build: {FAULTY}")
         self.console.print("Its rotary base is 10,000; the model was trained with 100,000.", highlight=False)
         self.stop_the_faulty_build()
