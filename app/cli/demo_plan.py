@@ -39,7 +39,7 @@ class Plan:
     contract: str
     suite: str
     prompts: dict[str, int] = field(default_factory=dict)
-    at_once: int = 4
+    at_once: int = 8
     max_tokens: int = 12
     batch: int = 16
     most: int = 600
@@ -48,7 +48,7 @@ class Plan:
 FULL = Plan(
     contract="coder-demo.yaml",
     suite="stdlib",
-    prompts={"function": 36, "docstring": 14, "safety": 14, "long": 8},
+    prompts={"function": 30, "docstring": 14, "safety": 14, "long": 6},
     max_tokens=6,
 )
 SHORT = Plan(

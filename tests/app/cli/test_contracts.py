@@ -90,7 +90,7 @@ def test_test_contract_as_json_at_min_prompts() -> None:
     status, out, _ = kc("test-contract", DEMO, "--json")
     found = json.loads(out)
     assert (status, found["sound"]) == (0, True)
-    assert {one["n"] for one in found["tested"]} == {72}
+    assert {one["n"] for one in found["tested"]} == {64}
 
 
 def test_a_clause_that_cannot_fail(edited) -> None:

@@ -11,7 +11,7 @@ from app.cli.main import app
 
 EXAMPLES = Path(__file__).parents[3] / "contracts" / "examples"
 CONTRACT = (EXAMPLES / "coder-demo.yaml").read_text()
-WARNED = CONTRACT.replace("min_prompts: 72", "min_prompts: 5")
+WARNED = CONTRACT.replace("min_prompts: 64", "min_prompts: 5")
 BROKEN = CONTRACT.replace("metric: tv", "metric: tvv").replace("kind: KernelContract", "kind: Kernel")
 
 
