@@ -37,7 +37,7 @@ from app.cli.render import TITLES, headline, judgement_table
 
 HOST = "127.0.0.1"
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
-PATIENCE_S = 30.0  # users ask on when nothing was judged by then
+PATIENCE_S = 120.0  # users ask on when nothing was judged by then; asking slows the evaluation down
 POLL_S = 0.5
 STOPPED = ("frozen", "fallen_back")
 
