@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.kept import KeptKernels
 
 log = structlog.get_logger(__name__)
-HEARTBEAT_SECONDS = jobs.LEASE_SECONDS / 4
+HEARTBEAT_SECONDS = 2.0  # as old as what people see of its progress may be
 
 
 class Interrupted(BaseException):
@@ -61,15 +61,16 @@ class Stop:
 
 
 class Heartbeat:
-    """Renews a lease in a thread of its own while the block runs.
+    """Renews a lease in a thread of its own while the block runs, and tells how far it is.
 
-    :meth:`check` raises LeaseLost once the lease is lost: what is being measured is void then.
+    :meth:`report` raises LeaseLost once the lease is lost: what is being measured is void then.
     """
 
     def __init__(self, database: Database, lease: Lease, seconds: float = HEARTBEAT_SECONDS) -> None:
         self._database, self._lease, self._seconds = database, lease, seconds
         self._done = threading.Event()
         self._lost: LeaseLost | None = None
+        self._progress: tuple[float | None, str | None] = (None, None)
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
@@ -82,6 +83,11 @@ class Heartbeat:
         self._done.set()
         self._thread.join()
 
+    def report(self, share: float, what: str) -> None:
+        """Note the share done in [0, 1] and what is being done, for the next renewal."""
+        self._progress = (share, what)
+        self.check()
+
     def check(self) -> None:
         """Raise LeaseLost when the lease is no longer held."""
         if self._lost is not None:
@@ -91,7 +97,8 @@ class Heartbeat:
         while not self._done.wait(self._seconds):
             try:
                 with self._database.unit_of_work() as session:
-                    jobs.renew(session, self._lease)
+                    progress, doing = self._progress
+                    jobs.renew(session, self._lease, progress=progress, doing=doing)
             except LeaseLost as error:
                 self._lost = error
                 return
@@ -109,7 +116,7 @@ def run_job(database: Database, lease: Lease, artifacts: Path, stop: Stop | None
     stop = stop or Stop()
     try:
         with Heartbeat(database, lease) as heartbeat, stop.measuring():
-            found = TASKS[lease.task](lease, artifacts, lambda _share, _what: heartbeat.check())
+            found = TASKS[lease.task](lease, artifacts, heartbeat.report)
             heartbeat.check()
         with database.unit_of_work() as session:
             evidence_service.record(session, lease, found)

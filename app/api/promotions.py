@@ -12,6 +12,7 @@ from app.api.dependencies import Actor, Before, Limit, Reading, Writing, problem
 from app.api.schemas import (
     ComparisonOut,
     EvidenceOut,
+    JobOut,
     JudgementOut,
     MaybeReasonIn,
     OverrideIn,
@@ -20,11 +21,12 @@ from app.api.schemas import (
     PromotionOut,
     ReasonIn,
     TransitionOut,
+    WaitingOut,
 )
 from app.db import repositories
 from app.db.models import PromotionRow, TransitionRow
 from app.db.pages import contract_names
-from app.services import evidence, promotions
+from app.services import evidence, promotions, traffic
 from app.services.binding import Order
 from contracts.evidence import Evidence
 from contracts.promotion import TERMINAL, Abort, Approve, Event, Freeze, Override, Resume, Retry
@@ -93,6 +95,19 @@ def list_promotions(
 def get_promotion(session: Reading, promotion_id: str) -> PromotionOut:
     """One promotion."""
     return _shown(session, [promotions.get(session, promotion_id)])[0]
+
+
+@router.get("/{promotion_id}/jobs", responses=problems(404))
+def list_jobs(session: Reading, promotion_id: str) -> Page[JobOut]:
+    """Its evaluations, oldest first, with how far the present one is."""
+    promotions.get(session, promotion_id)
+    return Page(items=[JobOut.model_validate(row) for row in repositories.jobs(session, promotion_id)])
+
+
+@router.get("/{promotion_id}/waiting", responses=problems(404))
+def get_waiting(session: Reading, promotion_id: str) -> WaitingOut:
+    """Served requests that wait for an evaluation."""
+    return WaitingOut.model_validate(traffic.waiting(session, promotions.get(session, promotion_id)))
 
 
 @router.get("/{promotion_id}/evidence", responses=problems(404))

@@ -225,6 +225,37 @@ class PromotionOut(Answer):
     updated_at: datetime
 
 
+class JobOut(Answer):
+    """An evaluation as a worker does it; `progress` is the share done in [0, 1], null when not known.
+
+    `leases` counts how often a worker took it up.
+    """
+
+    id: int
+    stage: str
+    step: int
+    attempt: int
+    queue: str
+    state: Literal["queued", "leased", "done", "failed", "cancelled"]
+    leases: int
+    progress: float | None
+    doing: str | None
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class WaitingOut(Answer):
+    """Served requests of the present attempt that no evaluation took up yet.
+
+    The first evaluation of a live stage starts when `dual_evaluated` reaches `min_prompts`.
+    """
+
+    requests: int
+    dual_evaluated: int
+    min_prompts: int
+
+
 class EvidenceOut(Answer):
     """A piece of evidence: a shard as reported, or the merge that was judged."""
 

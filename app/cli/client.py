@@ -64,6 +64,14 @@ class ControlPlane:
         """One promotion's state."""
         return self._call("GET", f"/v1/promotions/{quote(identity, safe='')}")
 
+    def jobs(self, identity: str) -> Any:
+        """Every evaluation of a promotion, the oldest first."""
+        return self._call("GET", f"/v1/promotions/{quote(identity, safe='')}/jobs")["items"]
+
+    def waiting(self, identity: str) -> Any:
+        """How many served requests wait for an evaluation, and how many it takes."""
+        return self._call("GET", f"/v1/promotions/{quote(identity, safe='')}/waiting")
+
     def judgements(self, identity: str) -> Any:
         """Every judgement of a promotion, the oldest first, with its verdicts."""
         return self._call("GET", f"/v1/promotions/{quote(identity, safe='')}/verdicts")["items"]

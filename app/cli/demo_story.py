@@ -14,6 +14,8 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -37,7 +39,7 @@ from app.cli.render import TITLES, headline, judgement_table
 
 HOST = "127.0.0.1"
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
-PATIENCE_S = 120.0  # users ask on when nothing was judged by then; asking slows the evaluation down
+LIVE_S = 300.0  # so does one of live traffic
 POLL_S = 0.5
 STOPPED = ("frozen", "fallen_back")
 
@@ -167,9 +169,9 @@ class Story:
 
     def offline_ci(self, identity: str) -> Any:
         """Wait until offline CI is over; the promotion's state then."""
-        with _waiting(self.console) as progress:
-            progress.add_task("paired evaluation of the suite", total=None)
-            state = self.look(identity, _offline_is_over, OFFLINE_S)
+        with _bar(self.console) as progress:
+            task = progress.add_task("paired evaluation of the suite", total=1.0)
+            state = self.look(identity, _offline_is_over, OFFLINE_S, self.follow(identity, progress, task))
         if not _offline_is_over(state):
             raise CliError(f"the evaluation of promotion {identity} did not end in {OFFLINE_S:g} s")
         return state
@@ -201,27 +203,47 @@ class Story:
         """Users go on asking until this stage (this canary step) is over; the state then."""
         stage, step, plans = state["stage"], state["step"], state["plans"]
         here = (stage, step, "measuring")
-        needed = _requests_needed(stage, step, plans)
-        with _counting(self.console) as progress:
-            task = progress.add_task(f"{TITLES[stage]}: users served", total=needed)
-            sent, count = 0, needed
-            while _place(state) == here:
-                if sent + count > self.plan.most:
-                    raise CliError(f"{sent} requests were not enough to decide {stage}")
-                progress.update(task, total=sent + count)
-                judged = len(self.api.judgements(identity))
-                users.send(count, lambda: progress.advance(task))
-                sent, count = sent + count, self.plan.batch
-                progress.update(task, description=f"{TITLES[stage]}: measuring what was served")
-                state = self.look(
-                    identity,
-                    lambda s: _place(s) != here or len(self.api.judgements(identity)) > judged,  # noqa: B023
-                    PATIENCE_S,
-                )
+        sent, count = 0, _requests_needed(stage, step, plans)
+        while _place(state) == here:
+            if sent + count > self.plan.most:
+                raise CliError(f"{sent} requests were not enough to decide {stage}")
+            with _counting(self.console) as progress:
+                task = progress.add_task(f"{TITLES[stage]}: users served", total=count)
+                users.send(count, lambda: progress.advance(task))  # noqa: B023
+            sent, count = sent + count, self.plan.batch
+            state = self.measured(identity, here)
         self.show(identity, stage, step, plans)
         return state
 
-    def look(self, identity: str, over: Callable[[Any], bool], seconds: float) -> Any:
+    def measured(self, identity: str, here: tuple[str, int, str]) -> Any:
+        """The state once what was served is judged, or is too little to be evaluated."""
+        judged = len(self.api.judgements(identity))
+
+        def over(state: Any) -> bool:
+            if _place(state) != here or len(self.api.judgements(identity)) > judged:
+                return True
+            if any(job["state"] in ("queued", "leased") for job in self.api.jobs(identity)):
+                return False
+            waiting = self.api.waiting(identity)
+            return bool(waiting["dual_evaluated"] < waiting["min_prompts"])
+
+        with _bar(self.console) as progress:
+            task = progress.add_task(f"{TITLES[here[0]]}: paired evaluation of what was served", total=1.0)
+            return self.look(identity, over, LIVE_S, self.follow(identity, progress, task))
+
+    def follow(self, identity: str, progress: Progress, task: TaskID) -> Callable[[], None]:
+        """What moves a bar to where the promotion's latest evaluation is."""
+
+        def move() -> None:
+            jobs = self.api.jobs(identity)
+            if jobs and jobs[-1]["progress"] is not None:
+                progress.update(task, completed=jobs[-1]["progress"])
+
+        return move
+
+    def look(
+        self, identity: str, over: Callable[[Any], bool], seconds: float, meanwhile: Callable[[], None]
+    ) -> Any:
         """The promotion's state once `over` says so, or after so many seconds."""
         ends = time.monotonic() + seconds
         while True:
@@ -229,6 +251,7 @@ class Story:
             if over(state) or time.monotonic() > ends:
                 return state
             self.processes.check()
+            meanwhile()
             time.sleep(POLL_S)
 
     def show(self, identity: str, stage: str, step: int, plans: Any) -> Any:
@@ -278,8 +301,9 @@ def _place(state: Any) -> tuple[str, int, str]:
     return state["stage"], state["step"], state["status"]
 
 
-def _waiting(console: Console) -> Progress:
-    return Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console)
+def _bar(console: Console) -> Progress:
+    bar = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    return Progress(SpinnerColumn(), TextColumn("{task.description}"), *bar, console=console)
 
 
 def _counting(console: Console) -> Progress:

@@ -7,7 +7,7 @@ from importlib.resources import as_file, files
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.orm import Session
 
-HEAD = "0001"
+HEAD = "0002"
 
 
 def current(session: Session) -> str | None:

@@ -173,7 +173,10 @@ class TransitionRow(Base):
 
 
 class JobRow(Base):
-    """A unit of work for a worker; the lease in it is the truth about who may report."""
+    """A unit of work for a worker; the lease in it is the truth about who may report.
+
+    `progress` is the share done in [0, 1] and `doing` what that is, as its worker last said.
+    """
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -197,6 +200,8 @@ class JobRow(Base):
     error: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
+    progress: Mapped[float | None]
+    doing: Mapped[str | None] = mapped_column(Text)
 
 
 class EvidenceRow(Base):

@@ -134,9 +134,21 @@ def _latest(session: Session, lease: Lease) -> JobRow:
     return job
 
 
-def renew(session: Session, lease: Lease, *, seconds: float = LEASE_SECONDS) -> None:
-    """Prolong a lease from now. Raises LeaseLost when it no longer holds: stop working."""
-    held(session, lease).lease_expires_at = now(session) + timedelta(seconds=seconds)
+def renew(
+    session: Session,
+    lease: Lease,
+    *,
+    seconds: float = LEASE_SECONDS,
+    progress: float | None = None,
+    doing: str | None = None,
+) -> None:
+    """Prolong a lease from now, and say how far the work is: the share done in [0, 1], and what.
+
+    Raises LeaseLost when it no longer holds: stop working.
+    """
+    job = held(session, lease)
+    job.lease_expires_at = now(session) + timedelta(seconds=seconds)
+    job.progress, job.doing = progress, doing
     session.flush()
 
 
@@ -185,8 +197,8 @@ def reap(session: Session) -> list[JobRow]:
 
 def _requeue(job: JobRow) -> None:
     job.state = "queued"
-    job.owner = None
-    job.lease_expires_at = None
+    job.owner = job.lease_expires_at = None
+    job.progress = job.doing = None
     # The next lease takes another token; this one must be void before that.
     job.fencing_token += 1
 

@@ -93,6 +93,25 @@ def pending(session: Session, promotion: PromotionRow, limit: int | None = None)
     return repositories.pending_traffic(session, promotion.id, promotion.state.attempt, limit)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Requests of the present attempt that no evaluation took up; how many of them are dual.
+
+    `min_prompts` is the stage's.
+    """
+
+    requests: int
+    dual_evaluated: int
+    min_prompts: int
+
+
+def waiting(session: Session, promotion: PromotionRow) -> Waiting:
+    """What waits for an evaluation now."""
+    state = promotion.state
+    requests, dual = repositories.count_pending(session, promotion.id, state.attempt)
+    return Waiting(requests, dual, state.plans.min_prompts(state.stage))
+
+
 def ready(session: Session, promotion: PromotionRow) -> bool:
     """Whether an evaluation of live traffic is to be enqueued now; reads only.
 
@@ -104,11 +123,11 @@ def ready(session: Session, promotion: PromotionRow) -> bool:
         return False
     if repositories.open_jobs(session, promotion.id, state.attempt):
         return False
-    requests, dual = repositories.count_pending(session, promotion.id, state.attempt)
+    found = waiting(session, promotion)
     place = (state.stage.value, state.step, state.attempt)
     if repositories.latest_judged(session, promotion.id, *place) is None:
-        return dual >= state.plans.min_prompts(state.stage)
-    return requests > 0
+        return found.dual_evaluated >= found.min_prompts
+    return found.requests > 0
 
 
 def evaluate(session: Session, promotion_id: str) -> JobRow | None:

@@ -177,6 +177,29 @@ def test_the_heartbeat_renews(world):
     assert world.job(lease).lease_expires_at > before
 
 
+def test_the_heartbeat_says_how_far_the_work_is(world):
+    world.start()
+    lease = world.lease()
+    told = threading.Event()
+    renew = jobs.renew
+
+    def watched(session, lease, **said):
+        renew(session, lease, **said)
+        if said["progress"] is not None:
+            told.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "renew", watched)
+        with Heartbeat(world.database, lease, seconds=0.001) as heartbeat:
+            heartbeat.report(0.25, "10 of 40 prompts")
+            assert told.wait(WAIT)
+    job = world.job(lease)
+    assert (job.progress, job.doing) == (0.25, "10 of 40 prompts")
+    with world.database.unit_of_work() as session:
+        jobs.release(session, lease)
+    assert (world.job(lease).progress, world.job(lease).doing) == (None, None)
+
+
 def test_the_heartbeat_tells_of_a_lost_lease(world):
     world.start()
     lease = world.lease()

@@ -7,7 +7,7 @@ their outputs decoded one token at a time from it; a request that has finished l
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,8 +83,7 @@ class TorchServing:
             range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].most_tokens)
         )
         traces: dict[int, Trace] = {}
-        for start in range(0, len(order), self._batch):
-            chosen = order[start : start + self._batch]
+        for chosen in _batches(order, [len(r.prompt_ids) for r in requests], self._batch):
             served = self._serve([requests[i] for i in chosen], sampling)
             traces.update(zip(chosen, served, strict=True))
         return [traces[i] for i in range(len(requests))]
@@ -165,6 +164,19 @@ class TorchServing:
                 token, logprob = sample(next(logits), sampling, one.source)
                 one.output.append(token)
                 one.logprobs.append(logprob)
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Parts of `order`, which is by length, in which no more than half of what is run is padding."""
+    batch: list[int] = []
+    for i in order:
+        real = sum(lengths[j] for j in batch) + lengths[i]
+        if batch and (len(batch) == most or lengths[i] * (len(batch) + 1) > 2 * real):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 class _Batch:

@@ -152,7 +152,9 @@ def test_a_start_that_cannot_be(registered, change, status):
     assert registered.get("/v1/promotions").json()["items"] == []
 
 
-@pytest.mark.parametrize("path", ["", "/evidence", "/verdicts", "/transitions", "/evidence/sha256:0"])
+@pytest.mark.parametrize(
+    "path", ["", "/jobs", "/waiting", "/evidence", "/verdicts", "/transitions", "/evidence/sha256:0"]
+)
 def test_unknown_promotions(registered, path):
     assert registered.get(f"/v1/promotions/nope{path}").status_code == 404
     assert registered.post("/v1/promotions/nope/abort", json={}).status_code == 404
@@ -239,3 +241,21 @@ def test_a_fallback_that_is_the_candidate_is_refused_at_the_start(registered):
     assert (only["file"], only["code"]) == ("tiny@1.1.0", "fallback-is-candidate")
     assert text.splitlines()[only["line"] - 1].startswith("fallback:")
     assert registered.get("/v1/promotions").json()["items"] == []
+
+
+def test_how_far_an_evaluation_is(registered, app):
+    promotion = start(registered)
+    path = f"/v1/promotions/{promotion['id']}"
+    with app.state.database.unit_of_work() as session:
+        lease = jobs.lease_next(session, "worker")
+        jobs.renew(session, lease, progress=0.5, doing="2 of 4 prompts")
+    (job,) = registered.get(f"{path}/jobs").json()["items"]
+    assert (job["state"], job["stage"], job["progress"]) == ("leased", "offline_ci", 0.5)
+    assert (job["doing"], job["leases"], job["error"]) == ("2 of 4 prompts", 1, None)
+
+
+def test_what_waits_for_an_evaluation(registered, app):
+    promotion = start(registered)
+    measure(app)
+    answer = registered.get(f"/v1/promotions/{promotion['id']}/waiting").json()
+    assert answer == {"requests": 0, "dual_evaluated": 0, "min_prompts": PROMPTS}

@@ -44,6 +44,12 @@ class Plane:
         return {"stage": stage, "step": step, "status": status, "plans": PLANS, "pending_approval": pending,
                 "reason": "S1 is violated", "undecided": self.undecided}  # fmt: skip
 
+    def jobs(self, _: str) -> Any:
+        return [{"state": "done", "progress": 0.5}]
+
+    def waiting(self, _: str) -> Any:
+        return {"requests": 2, "dual_evaluated": 1, "min_prompts": 2}
+
     def judgements(self, _: str) -> Any:
         stages = ("offline_ci", "shadow", "canary", "full")
         return [{"stage": stage, "step": 0} for stage in stages]
@@ -145,7 +151,7 @@ def test_a_stage_that_never_decides_ends(
     story: Callable[..., demo_story.Story], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = story(("shadow", 0, "measuring"))
-    monkeypatch.setattr(told, "look", lambda identity, over, seconds: told.api.promotion(identity))
+    monkeypatch.setattr(told, "look", lambda identity, *_: told.api.promotion(identity))
     with pytest.raises(CliError, match="requests were not enough to decide shadow"):
         told.live("p1", told.api.promotion("p1"), Users())
     assert sum(Users.sent) <= SHORT.most

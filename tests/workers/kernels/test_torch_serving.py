@@ -16,7 +16,7 @@ from workers.kernels.loading import load
 from workers.kernels.protocol import Request, UnusableCheckpoint
 from workers.kernels.sampling import generator, kept, sample
 from workers.kernels.torch_graph import TorchGraph
-from workers.kernels.torch_serving import TorchServing
+from workers.kernels.torch_serving import TorchServing, _batches
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,13 @@ def test_bfloat16_drifts_and_not_wildly(graph, tiny_checkpoint):
     ):
         gap = (graph.logits(here.states) - kernel.logits(there.states).float()).abs().max()
         assert 1e-5 < gap < 1.0
+
+
+def test_a_long_prompt_does_not_pad_the_short_ones():
+    lengths = [4, 5, 6, 6, 90, 100]
+    assert list(_batches(range(6), lengths, most=4)) == [[0, 1, 2, 3], [4, 5]]
+    assert list(_batches(range(6), lengths, most=8)) == [[0, 1, 2, 3], [4, 5]]
+    assert list(_batches([], [], most=4)) == []
 
 
 def test_sampling_does_not_depend_on_the_batch(serving):
