@@ -60,7 +60,7 @@ class Counts:
     long: int = 12
 
 
-DEFAULTS: dict[Pool, Counts] = {"suite": Counts(), "traffic": Counts(440, 90, 60, 10)}
+DEFAULTS: dict[Pool, Counts] = {"suite": Counts(), "traffic": Counts(460, 80, 50, 10)}
 
 
 def build_suite(
