@@ -41,6 +41,7 @@ HOST = "127.0.0.1"
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
 LIVE_S = 300.0  # so does one of live traffic
 POLL_S = 0.5
+STILL = 8  # looks without anything new, after which nothing more is on its way
 STOPPED = ("frozen", "fallen_back")
 
 
@@ -218,6 +219,7 @@ class Story:
     def measured(self, identity: str, here: tuple[str, int, str]) -> Any:
         """The state once what was served is judged, or is too little to be evaluated."""
         judged = len(self.api.judgements(identity))
+        looks: list[int] = []
 
         def over(state: Any) -> bool:
             if _place(state) != here or len(self.api.judgements(identity)) > judged:
@@ -225,7 +227,10 @@ class Story:
             if any(job["state"] in ("queued", "leased") for job in self.api.jobs(identity)):
                 return False
             waiting = self.api.waiting(identity)
-            return bool(waiting["dual_evaluated"] < waiting["min_prompts"])
+            looks.append(waiting["requests"])
+            # Copies of what users were answered come in a little later.
+            still = len(looks) > STILL and len(set(looks[-STILL:])) == 1
+            return bool(still and waiting["dual_evaluated"] < waiting["min_prompts"])
 
         with _bar(self.console) as progress:
             task = progress.add_task(f"{TITLES[here[0]]}: paired evaluation of what was served", total=1.0)
