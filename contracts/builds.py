@@ -22,6 +22,7 @@ from contracts.slices import same
 DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager")
 WEIGHTS = ("int8-per-tensor",)
+CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")  # by their GGUF names
 
 
 class InvalidBuild(ValueError):
@@ -69,9 +70,18 @@ def _base(text: str) -> float:
     return float(text)
 
 
+def _gguf(text: str) -> str:
+    # A name and never a path: a build comes from whoever may ask for one.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.gguf", text):
+        raise ValueError(text)
+    return text
+
+
 _COUNT = _Option("a whole number of at least 1", _count)
 _DTYPE, _ATTENTION = _choice(*DTYPES), _choice(*ATTENTION)
 _BASE = _Option("a positive number", _base)
+_GGUF = _Option("the name of a .gguf file in the checkpoint directory", _gguf)
+_CACHE_TYPE = _choice(*CACHE_TYPES)
 
 ENGINES: dict[str, dict[str, _Option]] = {
     "torch": {"dtype": _DTYPE, "attn": _ATTENTION},
@@ -82,6 +92,16 @@ ENGINES: dict[str, dict[str, _Option]] = {
         "batch": _COUNT,
         "rope_theta": _BASE,
         "weights": _choice(*WEIGHTS),
+    },
+    "llamacpp": {
+        "file": _GGUF,
+        "n_ctx": _COUNT,
+        "n_batch": _COUNT,
+        "n_ubatch": _COUNT,
+        "type_k": _CACHE_TYPE,
+        "type_v": _CACHE_TYPE,
+        "flash_attn": _choice("on", "off"),
+        "threads": _COUNT,
     },
 }
 

@@ -16,7 +16,7 @@ import torch
 
 from contracts.model import Phase, Sampling
 from workers.drift import SIDES, drift, worth_fusing
-from workers.kernels.protocol import Kernel, Request, Trace
+from workers.kernels.protocol import Kernel, Request, Trace, trace_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ else:
     Floats = Any
 
 _BLOCK = 128  # positions whose logits exist at once
-_GROUP_REQUESTS, _GROUP_TOKENS = 32, 8192  # of requests whose hidden states exist at once
+_GROUP_REQUESTS = 32  # whose traces exist at once
 
 Progress = Callable[[int, int, int], None]
 
@@ -126,7 +126,7 @@ def paired(
         )
     fuse = worth_fusing(sum(request.most_tokens for request in requests))
     done = decisions = 0
-    for group in _groups(requests):
+    for group in _groups(requests, min(trace_tokens(train), trace_tokens(inference))):
         served = inference.trace(group, sampling)
         _check_given(group, served)
         replay = [
@@ -142,11 +142,11 @@ def paired(
                 on_progress(done, len(requests), decisions)
 
 
-def _groups(requests: Sequence[Request]) -> Iterator[list[Request]]:
+def _groups(requests: Sequence[Request], most: int) -> Iterator[list[Request]]:
     group: list[Request] = []
     tokens = 0
     for request in requests:
-        if group and (len(group) == _GROUP_REQUESTS or tokens + request.most_tokens > _GROUP_TOKENS):
+        if group and (len(group) == _GROUP_REQUESTS or tokens + request.most_tokens > most):
             yield group
             group, tokens = [], 0
         group.append(request)
@@ -195,8 +195,8 @@ def _prompt(
     tokens = torch.tensor(there.token_ids[1:], dtype=torch.long)
     blocks = [
         drift(
-            train.logits(here.states[start : start + _BLOCK]),
-            inference.logits(there.states[start : start + _BLOCK]),
+            torch.as_tensor(train.logits(here.states[start : start + _BLOCK])),
+            torch.as_tensor(inference.logits(there.states[start : start + _BLOCK])),
             tokens[start : start + _BLOCK],
             temperature=temperature,
             vocab_size=inference.vocab_size,

@@ -111,6 +111,7 @@ def test_known_engines() -> None:
     assert {name: set(keys) for name, keys in ENGINES.items()} == {
         "torch": {"dtype", "attn"},
         "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights"},
+        "llamacpp": {"file", "n_ctx", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn", "threads"},
     }
     assert BuildSpec(engine="torch").digest.startswith("sha256:")
 

@@ -124,7 +124,7 @@ def test_progress_counts_prompts_and_decisions(train, inference, monkeypatch):
 def test_groups_do_not_change_the_numbers(train, inference, monkeypatch):
     requests = make_requests(6, outputs=None)
     whole = run(train, inference, requests)
-    monkeypatch.setattr(module, "_GROUP_TOKENS", 1)
+    monkeypatch.setattr(inference, "trace_tokens", 1, raising=False)
     single = run(train, inference, requests)
     assert [p.token_ids for p in single] == [p.token_ids for p in whole]
 

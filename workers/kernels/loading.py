@@ -25,4 +25,12 @@ def load(spec: BuildSpec, checkpoint: Path | str) -> Kernel:
         from workers.kernels.torch_serving import TorchServing
 
         return TorchServing(directory, **options)
+    if spec.engine == "llamacpp":
+        try:
+            from workers.kernels.llamacpp import LlamaCpp
+        except ModuleNotFoundError as error:
+            raise InvalidBuild(
+                f"engine llamacpp needs llama-cpp-python in this environment: {error}", spec.engine
+            ) from error
+        return LlamaCpp(directory, **options)
     raise InvalidBuild(f"no kernel runs engine {spec.engine!r} here", spec.engine)

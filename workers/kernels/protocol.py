@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from contracts.builds import Fingerprint
 from contracts.model import Phase, Sampling
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
+
+    Array = Tensor | NDArray[np.float32]
+
+TRACE_TOKENS = 8192
 
 
 class KernelError(Exception):
@@ -70,7 +76,9 @@ class Trace:
         token_ids: prompt and realised output, T of them.
         prompt_tokens: P.
         phases: [T - 1], the path that computed each decision.
-        states: [T - 1, d], final hidden states after the final norm, in the kernel's dtype.
+        states: [T - 1, d], final hidden states after the final norm, in the kernel's dtype; of an
+            engine whose output matrix cannot be had, its raw logits, float32 [T - 1, >= V]. A numpy
+            array from a kernel that runs without torch.
         latency_s: seconds from the start of its batch to its last token.
         ttft_s: seconds from the start of its batch to its first output token, or to the end of
             prefill where no output was asked for.
@@ -83,7 +91,7 @@ class Trace:
     token_ids: list[int]
     prompt_tokens: int
     phases: list[Phase]
-    states: Tensor
+    states: Array
     latency_s: float
     ttft_s: float
     logprobs: list[float] | None = None
@@ -112,13 +120,18 @@ class Kernel(Protocol):
         """
         ...
 
-    def logits(self, states: Tensor) -> Tensor:
-        """Raw logits [n, >= V] of hidden states [n, d], in the kernel's own dtype."""
+    def logits(self, states: Any) -> Array:
+        """Raw logits [n, >= V] of n rows of a trace's states, in the kernel's own dtype."""
         ...
 
     def close(self) -> None:
         """Release the weights; nothing else may be called afterwards."""
         ...
+
+
+def trace_tokens(kernel: Kernel) -> int:
+    """The most tokens whose traces should exist at once; a kernel whose states are large says fewer."""
+    return int(getattr(kernel, "trace_tokens", TRACE_TOKENS))
 
 
 def phases(prompt_tokens: int, tokens: int) -> list[Phase]:
