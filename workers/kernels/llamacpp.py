@@ -119,12 +119,15 @@ class LlamaCpp:
         keys, values = llamacpp_log.cache_types(self._log)
         if keys and values:
             flags |= {"type_k": keys, "type_v": values}
+        attention = llamacpp_log.attention(self._log)
+        if attention:
+            flags["flash_attn"] = "on" if attention == "flash" else "off"
         return Fingerprint(
             engine="llamacpp",
             version=llama_cpp.llama_version().decode(),
             dtype=plain or "float32",
             quantization="none" if plain else weights,
-            attention_backend=llamacpp_log.attention(self._log),
+            attention_backend=attention,
             kv_cache_dtype=_cache_dtype(keys, values),
             parallelism="tp1",
             device=llamacpp_log.devices(self._log),
