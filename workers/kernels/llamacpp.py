@@ -54,7 +54,7 @@ class LlamaCpp:
         n_batch, n_ubatch: positions of one call, and of one pass through the graph.
         type_k, type_v: f32, f16, q8_0 or q4_0, what the cache holds keys and values in.
         flash_attn: on or off; a quantised `type_v` needs it on.
-        threads: None means every processor this process may use.
+        threads: None means what OMP_NUM_THREADS says, or every processor this process may use.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LlamaCpp:
             params = llama_cpp.llama_context_default_params()
             params.n_ctx = min(n_ctx, int(llama_cpp.llama_model_n_ctx_train(self._model)))
             params.n_batch, params.n_ubatch = n_batch, min(n_ubatch, n_batch)
-            params.n_threads = params.n_threads_batch = threads or len(os.sched_getaffinity(0))
+            params.n_threads = params.n_threads_batch = threads or _processors()
             params.type_k, params.type_v = _CACHE_TYPES[type_k], _CACHE_TYPES[type_v]
             params.flash_attn_type = (
                 llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -259,6 +259,11 @@ def _find(checkpoint: Path, file: str | None) -> Path:
         names = ", ".join(path.name for path in found) or "none"
         raise UnusableCheckpoint(f"{checkpoint}: name one GGUF with file=NAME; found {names}")
     return found[0]
+
+
+def _processors() -> int:
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) > 0 else len(os.sched_getaffinity(0))
 
 
 def _digest(path: Path) -> str:

@@ -131,7 +131,7 @@ class Kernel(Protocol):
 
 def trace_tokens(kernel: Kernel) -> int:
     """The most tokens whose traces should exist at once; a kernel whose states are large says fewer."""
-    return int(getattr(kernel, "trace_tokens", TRACE_TOKENS))
+    return getattr(kernel, "trace_tokens", None) or TRACE_TOKENS
 
 
 def phases(prompt_tokens: int, tokens: int) -> list[Phase]:
