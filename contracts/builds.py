@@ -64,6 +64,19 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", text):
+        raise ValueError(text)
+    return text
+
+
+def _environment(text: str) -> str:
+    # A name and never a path: where the interpreter lies is for whoever runs the workers to say.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}", text):
+        raise ValueError(text)
+    return text
+
+
 def _base(text: str) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text) or not 0.0 < float(text) < 1e30:
         raise ValueError(text)
@@ -82,6 +95,8 @@ _DTYPE, _ATTENTION = _choice(*DTYPES), _choice(*ATTENTION)
 _BASE = _Option("a positive number", _base)
 _GGUF = _Option("the name of a .gguf file in the checkpoint directory", _gguf)
 _CACHE_TYPE = _choice(*CACHE_TYPES)
+_SWITCH = _choice("on", "off")
+_WORD = _Option("a word as the engine writes it", _word)
 
 ENGINES: dict[str, dict[str, _Option]] = {
     "torch": {"dtype": _DTYPE, "attn": _ATTENTION},
@@ -103,9 +118,26 @@ ENGINES: dict[str, dict[str, _Option]] = {
         "flash_attn": _choice("on", "off"),
         "threads": _COUNT,
     },
+    "vllm": {
+        "dtype": _DTYPE,
+        "attn": _WORD,
+        "block_size": _COUNT,
+        "max_model_len": _COUNT,
+        "chunk": _COUNT,
+        "batch": _COUNT,
+        "enforce_eager": _SWITCH,
+        "quantization": _WORD,
+        "kv_cache_dtype": _WORD,
+        "kv_cache_gib": _COUNT,
+        "prefix_caching": _SWITCH,
+        "tp": _COUNT,
+        "rope_theta": _BASE,
+    },
 }
+for _keys in ENGINES.values():
+    _keys["python"] = _Option("the name of an environment: letters, digits and dashes", _environment)
 
-
+# Options by their fingerprint's field; `python` says where a build runs and not what it is.
 _STATES = {"attn": "attention_backend", "weights": "quantization"}  # options by their fingerprint's field
 
 
@@ -130,7 +162,7 @@ class BuildSpec(Frozen):
     @property
     def stated(self) -> Fingerprint:
         """What is known of the running kernel from the spec alone; the engine's defaults are not."""
-        fields = {_STATES.get(key, key): value for key, value in self.options.items()}
+        fields = {_STATES.get(key, key): value for key, value in self.options.items() if key != "python"}
         flags = {key: value for key, value in fields.items() if key not in FINGERPRINT_FIELDS}
         named = {key: value for key, value in fields.items() if key in FINGERPRINT_FIELDS}
         return Fingerprint.model_validate({"engine": self.engine, **named, "flags": flags})
@@ -212,6 +244,12 @@ class Fingerprint(Frozen):
         kv_cache_dtype: `none` for an engine without a cache.
         parallelism: for example `tp1`.
         device: hardware it runs on.
+        driver: version of the device's driver, where it has one.
+        block_size: positions of one block of a paged KV cache.
+        compile_mode: what compiles the graph, `eager` when nothing does.
+        batch_invariance: `on` where the engine promises results that do not depend on the batch.
+        scales: `sha256:` digest of the quantisation's scales.
+        image: digest of the container image.
         flags: everything else that changes the program.
     """
 
@@ -223,12 +261,19 @@ class Fingerprint(Frozen):
     kv_cache_dtype: str | None = None
     parallelism: str | None = None
     device: str | None = None
+    driver: str | None = None
+    block_size: int | None = None
+    compile_mode: str | None = None
+    batch_invariance: str | None = None
+    scales: str | None = None
+    image: str | None = None
     flags: dict[str, Scalar] = Field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """`sha256:` and the hex digest of the fingerprint as JSON with sorted keys."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """`sha256:` and the hex digest of what is known, as JSON with sorted keys."""
+        known = self.model_dump(mode="json", exclude_none=True)
+        text = json.dumps(known, sort_keys=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def attribute(self, name: str) -> Scalar | None:
