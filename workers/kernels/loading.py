@@ -17,6 +17,7 @@ def load(spec: BuildSpec, checkpoint: Path | str) -> Kernel:
     """
     directory = Path(checkpoint)
     options: dict[str, Any] = dict(parse_build({"engine": spec.engine, **spec.options}).options)
+    options.pop("python", None)  # who starts processes has read it
     if spec.engine == "torch":
         from workers.kernels.torch_graph import TorchGraph
 
@@ -33,4 +34,10 @@ def load(spec: BuildSpec, checkpoint: Path | str) -> Kernel:
                 f"engine llamacpp needs llama-cpp-python in this environment: {error}", spec.engine
             ) from error
         return LlamaCpp(directory, **options)
+    if spec.engine == "vllm":
+        try:
+            from workers.kernels.vllm_engine import VllmEngine
+        except ModuleNotFoundError as error:
+            raise InvalidBuild(f"engine vllm needs vllm in this environment: {error}", spec.engine) from error
+        return VllmEngine(directory, **options)
     raise InvalidBuild(f"no kernel runs engine {spec.engine!r} here", spec.engine)
