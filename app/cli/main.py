@@ -137,6 +137,29 @@ def evaluate(
 
 
 @app.command()
+def worst(
+    run: Annotated[str, typer.Argument(help="Directory of `kc evaluate --out`, or a promotion's id.")],
+    metric: Annotated[str, typer.Option(help="By which recorded metric.")] = "kl",
+    most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many decisions.")] = 10,
+    phase: Annotated[str | None, typer.Option(help="Only `prefill` or `decode`.")] = None,
+    language: Annotated[str | None, typer.Option(help="Only prompts in this language.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only prompts with this tag.")] = None,
+    draw: Annotated[str | None, typer.Option(help="Only the prompt of this id.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Whose tokenizer gives the text.")] = None,
+    context: Annotated[int, typer.Option(min=0, help="Tokens of text on either side.")] = 12,
+    json: Json = False,
+) -> None:
+    """Show the decisions that drifted furthest, with their text."""
+    from app.cli.worst import run as look
+
+    options: dict[str, str | int | None] = {
+        "metric": metric, "most": most, "phase": phase, "language": language, "tag": tag, "draw": draw,
+        "context": context,
+    }  # fmt: skip
+    raise typer.Exit(look(run, checkpoint, options, as_json=json))
+
+
+@app.command()
 def demo(
     short: Annotated[bool, typer.Option("--short", help="Fewer prompts, the same stages.")] = False,
 ) -> None:
