@@ -250,12 +250,14 @@ def _print(decisions: Sequence[Decision], metric: str) -> None:
     for rank, one in enumerate(decisions, start=1):
         value = "unmeasurable" if math.isnan(one.value) else f"{one.value:.4g}"
         place = f"{one.draw}, position {one.index + 1} of a prompt of {one.prompt_tokens} tokens, {one.phase}"
-        console.print(Text.assemble((f"{rank:>3}. {metric} {value}", "bold"), f"  {place}"))
+        console.print(Text.assemble((f"{rank:>3}. {metric} {value}", "bold"), f"  {place}"), soft_wrap=True)
         numbers = [
             f"{name} {one.metrics[name]:.4g}" for name in ("log_ratio", "kl", "tv") if name in one.metrics
         ]
         tags = " ".join(filter(None, (one.language, *one.tags)))
-        console.print(Text(f"     {', '.join(numbers)}{'  ' + tags if tags else ''}"), highlight=False)
+        console.print(
+            Text(f"     {', '.join(numbers)}{'  ' + tags if tags else ''}"), highlight=False, soft_wrap=True
+        )
         if one.realised is not None:
             before, after = ((text or "").replace("\n", "⏎") for text in (one.before, one.after))
             line = Text.assemble("     ", before, (one.realised.replace("\n", "⏎"), "bold reverse"), after)
