@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from contracts.builds import BuildSpec
-from workers.kernels.loading import load
 from workers.kernels.protocol import Kernel
+from workers.opening import open_kernel
 
 Opener = Callable[[BuildSpec, Path, str], AbstractContextManager[Kernel]]
 Key = tuple[str, str, str]
@@ -19,7 +19,7 @@ Key = tuple[str, str, str]
 @contextmanager
 def fresh(build: BuildSpec, checkpoint: Path, _digest: str) -> Iterator[Kernel]:
     """Load a kernel for the block, and close it after."""
-    kernel = load(build, checkpoint)
+    kernel = open_kernel(build, checkpoint)
     try:
         yield kernel
     finally:
@@ -33,7 +33,7 @@ class KeptKernels:
 
     Two, because an evaluation needs a pair; a third closes the one used longest ago before it is
     loaded, so that memory never holds more. A kernel that was in use when something was raised is
-    closed: what state it is in nobody knows.
+    closed: what state it is in nobody knows. One whose process has ended since is loaded again.
     """
 
     def __init__(self, most: int = 2) -> None:
@@ -44,10 +44,12 @@ class KeptKernels:
     def __call__(self, build: BuildSpec, checkpoint: Path, digest: str) -> Iterator[Kernel]:
         """The kernel for the block; `digest` is of the checkpoint's present content."""
         key = (build.digest, str(checkpoint), digest)
+        if key in self._kept and not getattr(self._kept[key], "alive", True):
+            self._close(key)
         if key not in self._kept:
             while len(self._kept) >= self._most:
                 self._close(next(iter(self._kept)))
-            self._kept[key] = load(build, checkpoint)
+            self._kept[key] = open_kernel(build, checkpoint)
         self._kept.move_to_end(key)
         try:
             yield self._kept[key]

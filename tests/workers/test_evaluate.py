@@ -41,7 +41,7 @@ def unmeasured(monkeypatch):
     """Nothing may get as far as a kernel."""
     from workers import kept
 
-    monkeypatch.setattr(kept, "load", None)
+    monkeypatch.setattr(kept, "open_kernel", None)
 
 
 def complaint(capsys):
@@ -157,7 +157,7 @@ def test_a_kernel_that_fails_is_not_measured(given, tmp_path, monkeypatch, capsy
     def broken(build, checkpoint):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(kept, "load", broken)
+    monkeypatch.setattr(kept, "open_kernel", broken)
     out = tmp_path / "out"
     assert run(given | {"--out": str(out)}) == NOT_MEASURED
     assert "could not be measured: RuntimeError: out of memory" in complaint(capsys)

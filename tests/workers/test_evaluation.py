@@ -139,7 +139,7 @@ def test_live_traffic_is_replayed_and_counted(tiny_checkpoint):
 
 
 def test_without_draws_no_kernel_is_loaded(tiny_checkpoint, monkeypatch):
-    monkeypatch.setattr(kept, "load", None)
+    monkeypatch.setattr(kept, "open_kernel", None)
     request = TrafficRequest(
         id="a", prompt_ids=(1,), attributes=Attributes(1), role="candidate", ok=True, latency_s=1.0
     )
@@ -164,7 +164,7 @@ def test_the_baseline_runs_offline_where_a_clause_compares_with_it(tiny_checkpoi
     ],
 )
 def test_another_pair_is_refused_before_it_is_loaded(tiny_checkpoint, monkeypatch, option, build, message):
-    monkeypatch.setattr(kept, "load", None)
+    monkeypatch.setattr(kept, "open_kernel", None)
     with pytest.raises(PairMismatch) as caught:
         run(tiny_checkpoint, **{option: parse_build(build)})
     assert caught.value.mismatches == (message,)

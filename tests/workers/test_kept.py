@@ -21,7 +21,7 @@ class Kernel:
 @pytest.fixture
 def log(monkeypatch):
     seen = []
-    monkeypatch.setattr(kept, "load", lambda build, _path: Kernel(seen, build.options["dtype"]))
+    monkeypatch.setattr(kept, "open_kernel", lambda build, _path: Kernel(seen, build.options["dtype"]))
     return seen
 
 
@@ -46,6 +46,14 @@ def test_other_weights_are_another_kernel(log, tmp_path):
     use(opened, tmp_path, GOOD)
     use(opened, tmp_path, GOOD, digest="sha256:b")
     assert log == ["load bfloat16", "load bfloat16"]
+
+
+def test_one_whose_process_has_ended_is_loaded_again(log, tmp_path):
+    opened = KeptKernels()
+    with opened(GOOD, tmp_path, "d") as kernel:
+        kernel.alive = False
+    use(opened, tmp_path, GOOD, digest="d")
+    assert log == ["load bfloat16", "close bfloat16", "load bfloat16"]
 
 
 def test_a_failure_closes_what_was_in_use(log, tmp_path):

@@ -105,6 +105,11 @@ class Child:
         """Of the process, which leads a process group."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs and is watched."""
+        return not self._ended.is_set()
+
     def ask(
         self, message: Mapping[str, object], fds: Sequence[int] = (), timeout_s: float | None = None
     ) -> tuple[Message, list[int]]:
@@ -125,6 +130,7 @@ class Child:
             self.kill()
             raise
         if isinstance(answer, KernelError):
+            self._answers.put(answer)  # to whoever asks next, too
             raise answer
         return answer
 

@@ -88,6 +88,11 @@ class RemoteKernel:
         return self._child.peak_bytes
 
     @property
+    def alive(self) -> bool:
+        """Whether its process runs; where not, every call says why."""
+        return self._child.alive
+
+    @property
     def pid(self) -> int:
         """Of its process."""
         return self._child.pid

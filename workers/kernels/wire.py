@@ -52,7 +52,7 @@ class Connection:
             header = _HEADER.pack(len(body), len(fds))
             sent = socket.send_fds(self._socket, [header], fds) if fds else 0
             self._socket.sendall(header[sent:] + body)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except OSError as error:
             raise Closed(str(error)) from None
 
     def receive(self) -> tuple[Message, list[int]]:
