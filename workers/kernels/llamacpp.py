@@ -131,6 +131,8 @@ class LlamaCpp:
             kv_cache_dtype=_cache_dtype(keys, values),
             parallelism="tp1",
             device=llamacpp_log.devices(self._log),
+            compile_mode="eager",
+            scales=None if plain else self._digest,  # they lie between the weights
             flags=flags,
         )
 
