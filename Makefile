@@ -9,10 +9,10 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-short test check format bench clean distclean
+.PHONY: help install install-llamacpp demo demo-short test check format bench clean distclean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.dev  ## the environment in .venv with everything a developer needs
 
@@ -28,6 +28,29 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install --quiet --progress-bar on --editable '.[torch,celery,dev]'
+	@touch $@
+
+# llama.cpp from the source package of llama-cpp-python, compiled for this machine, with the tools
+# `llama-perplexity` and `llama-quantize` of the same build in $(LLAMACPP)/build/bin.
+LLAMACPP := .venv-llamacpp
+LLAMACPP_VERSION := 0.3.36
+LLAMACPP_PIP := PATH="$(CURDIR)/$(LLAMACPP)/bin:$$PATH" $(LLAMACPP)/bin/python -m pip --disable-pip-version-check
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
+
+install-llamacpp: $(LLAMACPP)/.built-$(LLAMACPP_VERSION)  ## llama.cpp for engine llamacpp, in .venv-llamacpp (minutes)
+
+$(LLAMACPP)/.built-$(LLAMACPP_VERSION):
+	@test -x $(LLAMACPP)/bin/python || "$(PYTHON)" -m venv $(LLAMACPP)
+	$(LLAMACPP_PIP) install --quiet cmake ninja 'scikit-build-core>=0.9.2' numpy 'pydantic>=2,<3'
+	rm -rf $(LLAMACPP)/src $(LLAMACPP)/build
+	$(LLAMACPP_PIP) download --quiet --no-deps --no-build-isolation --no-binary llama-cpp-python \
+	  --dest $(LLAMACPP)/src llama-cpp-python==$(LLAMACPP_VERSION)
+	tar -xzf $(LLAMACPP)/src/llama_cpp_python-$(LLAMACPP_VERSION).tar.gz -C $(LLAMACPP)/src --strip-components=1
+	$(LLAMACPP_PIP) install --quiet --no-build-isolation $(LLAMACPP)/src -C build-dir=$(CURDIR)/$(LLAMACPP)/build \
+	  -C cmake.args="-DLLAVA_BUILD=OFF;-DLLAMA_OPENSSL=OFF"
+	cd $(LLAMACPP)/build && PATH="$(CURDIR)/$(LLAMACPP)/bin:$$PATH" \
+	  sh -c 'cmake -DLLAMA_BUILD_TOOLS=ON . && cmake --build . --target llama-perplexity llama-quantize'
+	rm -rf $(LLAMACPP)/src
 	@touch $@
 
 demo: $(VENV)/.run  ## a real model through offline CI, shadow, canary and full; a faulty build stopped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import shutil
 
@@ -13,26 +12,14 @@ from contracts.builds import InvalidBuild, matches, parse_build
 from contracts.model import Phase, Sampling
 from tests.workers.kernels.gguf_files import VOCABULARY, write_gguf
 from tests.workers.tiny import EOS, make_requests
-from workers.environments import UnknownEnvironment, interpreter
-from workers.kernels.loading import load
+from workers.environments import UnknownEnvironment
 from workers.kernels.protocol import InvalidRequest, Request, UnusableCheckpoint, trace_tokens
-from workers.kernels.remote import RemoteKernel
 from workers.kernels.torch_graph import TorchGraph
+from workers.opening import open_kernel
 from workers.paired import paired
 
 EXACT = "type_k=f32,type_v=f32,flash_attn=off"
 FULL = Sampling()
-
-
-@pytest.fixture(scope="module")
-def python():
-    """The interpreter that has the engine; None is this one."""
-    if importlib.util.find_spec("llama_cpp") is not None:
-        return None
-    try:
-        return interpreter("llamacpp")
-    except UnknownEnvironment as error:
-        pytest.skip(f"{error}; or make install-llamacpp")
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +32,19 @@ def checkpoint(tiny_checkpoint, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def opened(python, checkpoint):
+def opened(checkpoint):
     """Kernels by their options, each loaded once."""
     kernels = {}
 
     def kernel(options, directory=checkpoint):
         build = parse_build(f"llamacpp:{options},threads=1" if options else "llamacpp")
-        if directory is not checkpoint:
-            return load(build, directory) if python is None else RemoteKernel(build, directory, python)
-        if options not in kernels:
-            kernels[options] = (
-                load(build, directory) if python is None else RemoteKernel(build, directory, python)
-            )
+        try:
+            if directory is not checkpoint:
+                return open_kernel(build, directory)
+            if options not in kernels:
+                kernels[options] = open_kernel(build, directory)
+        except UnknownEnvironment as error:
+            pytest.skip(f"{error}; or make install-llamacpp")
         return kernels[options]
 
     yield kernel
