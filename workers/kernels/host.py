@@ -68,6 +68,7 @@ class Host:
             "fingerprint": kernel.fingerprint().model_dump(mode="json"),
             "vocab_size": kernel.vocab_size,
             "trace_tokens": getattr(kernel, "trace_tokens", None),
+            "states_are_logits": getattr(kernel, "states_are_logits", False),
         }, []
 
     def _trace(self, message: Message, _fds: list[int]) -> Answer:

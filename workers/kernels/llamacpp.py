@@ -57,6 +57,8 @@ class LlamaCpp:
         threads: None means what OMP_NUM_THREADS says, or every processor this process may use.
     """
 
+    states_are_logits = True  # so nobody need ask for them block by block
+
     def __init__(
         self,
         checkpoint: Path,
