@@ -140,6 +140,7 @@ def paired(
             done, decisions = done + 1, decisions + len(there.phases)
             if on_progress is not None:
                 on_progress(done, len(requests), decisions)
+        del served, learned, there, here  # before the next group's traces come to be
 
 
 def _groups(requests: Sequence[Request], most: int) -> Iterator[list[Request]]:

@@ -41,7 +41,7 @@ _CACHE_TYPES = {
     "q4_0": llama_cpp.GGML_TYPE_Q4_0,
 }
 _DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # by GGUF name; the rest are quantised
-_HELD_BYTES = 512 * 2**20  # of logits, in the traces of one call
+_HELD_BYTES = 256 * 2**20  # of logits, in the traces of one call
 
 
 class LlamaCpp:

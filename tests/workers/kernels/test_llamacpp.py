@@ -156,7 +156,7 @@ def test_padding_is_no_vocabulary(opened):
 
 
 def test_traces_to_hold_at_once_are_bounded_by_their_logits(opened):
-    assert trace_tokens(opened("file=f32.gguf")) == 512 * 2**20 // (4 * 320)
+    assert trace_tokens(opened("file=f32.gguf")) == 256 * 2**20 // (4 * 320)
 
 
 def test_what_does_not_fit_the_cache_is_refused(opened):
