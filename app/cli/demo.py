@@ -14,15 +14,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli.demo_plan import FULL, SHORT
+from app.cli.demo_plan import FULL, SHORT, on_vllm
 from app.cli.demo_processes import Processes
 from app.cli.demo_story import Story
 from app.cli.errors import CliError
 from app.cli.processes import need_measurement
 
 
-def run(*, short: bool) -> int:
+def run(*, short: bool, vllm: bool = False) -> int:
     """Play the demo in `$KC_HOME/demo`; 0 when everything went as it should.
+
+    With `vllm` the engine that is to serve is vLLM.
 
     Raises CliError when a step fails. Whatever it started is stopped in every case.
     """
@@ -36,7 +38,8 @@ def run(*, short: bool) -> int:
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     with _alone(home), Processes(home / "logs", environment) as processes:
-        Story(_console(), processes, home, SHORT if short else FULL).play()
+        plan = SHORT if short else FULL
+        Story(_console(), processes, home, on_vllm(plan) if vllm else plan).play()
     return 0
 
 

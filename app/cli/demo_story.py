@@ -21,23 +21,14 @@ from rich.progress import (
 )
 
 from app.cli.client import ControlPlane
-from app.cli.demo_plan import (
-    BUILDS,
-    CANDIDATE,
-    CHECKPOINT,
-    DEPLOYMENT,
-    FAULTY,
-    KNOWN_GOOD,
-    SERVED,
-    TRAIN,
-    Plan,
-)
+from app.cli.demo_plan import BUILDS, CHECKPOINT, DEPLOYMENT, KNOWN_GOOD, TRAIN, Plan
 from app.cli.demo_processes import Processes, free_port
 from app.cli.demo_traffic import Users, read_prompts
 from app.cli.errors import CliError
 from app.cli.render import TITLES, headline, judgement_table
 
 HOST = "127.0.0.1"
+SERVER_S = 240.0  # a serving engine takes its time to start
 OFFLINE_S = 600.0  # an evaluation that takes longer is not going to end
 LIVE_S = 300.0  # so does one of live traffic
 POLL_S = 0.5
@@ -56,8 +47,11 @@ class Story:
         self.ports = {
             name: free_port(port) for name, port in zip(("api", "gateway"), (8321, 8322), strict=True)
         }
-        self.endpoints = {build: f"http://{HOST}:{free_port(8331 + i)}" for i, build in enumerate(SERVED)}
+        self.endpoints = {
+            build: f"http://{HOST}:{free_port(8331 + i)}" for i, build in enumerate(plan.served)
+        }
         self.api = ControlPlane(f"http://{HOST}:{self.ports['api']}")
+        self.builds = BUILDS | plan.builds
         self.contract = ""
 
     @property
@@ -84,11 +78,13 @@ class Story:
         self.register()
         self.start_servers()
         self.console.print(f"Watch it on the status page: {self.api.url}/", highlight=False)
-        self.say(f"A faulty build: {FAULTY}")
+        self.say(f"A faulty build: {self.plan.faulty}")
         self.console.print("Its rotary base is 10,000; the model was trained with 100,000.", highlight=False)
         self.stop_the_faulty_build()
-        self.say(f"A good build: {CANDIDATE}")
-        self.console.print(f"bfloat16 against the known-good {KNOWN_GOOD}.", highlight=False)
+        self.say(f"A good build: {self.plan.candidate}")
+        self.console.print(
+            f"{self.builds[self.plan.candidate]} against the known-good {KNOWN_GOOD}.", highlight=False
+        )
         identity = self.promote_the_good_build()
         self.close(identity)
 
@@ -121,7 +117,7 @@ class Story:
         made = self.api.register_contract(text)
         self.contract = f"{made['name']}@{made['version']}"
         self.api.register("checkpoints", name=CHECKPOINT, path=str(self.checkpoint))
-        for name, spec in BUILDS.items():
+        for name, spec in self.builds.items():
             self.api.register("kernel-builds", name=name, spec=spec)
         self.api.register("suites", name=self.plan.suite, path=str(self.suite))
         self.start_over()
@@ -138,11 +134,11 @@ class Story:
         for build, url in self.endpoints.items():
             port = url.rpartition(":")[2]
             self.processes.start(
-                build, "workers.kernels.server",
-                "--build", BUILDS[build], "--checkpoint", str(self.checkpoint), "--port", port,
+                build, "workers.serve",
+                "--build", self.builds[build], "--checkpoint", str(self.checkpoint), "--port", port,
             )  # fmt: skip
         for build, url in self.endpoints.items():
-            self.processes.wait_healthy(build, f"{url}/health")
+            self.processes.wait_healthy(build, f"{url}/health", SERVER_S)
         port = str(self.ports["gateway"])
         self.processes.start("gateway", "app.gateway.main", "--deployment", DEPLOYMENT, "--port", port)
         self.processes.wait_healthy("gateway", f"http://{HOST}:{port}/healthz")
@@ -161,7 +157,7 @@ class Story:
 
     def stop_the_faulty_build(self) -> None:
         """Offline CI stops it before any user meets it."""
-        identity = self.promote(FAULTY)
+        identity = self.promote(self.plan.faulty)
         state = self.offline_ci(identity)
         judged = self.show(identity, "offline_ci", 0, state["plans"])
         if state["status"] not in STOPPED or state["stage"] != "offline_ci":
@@ -179,7 +175,7 @@ class Story:
 
     def promote_the_good_build(self) -> str:
         """Offline CI, shadow, canary, full; its id. Raises CliError when it is not PROMOTED."""
-        identity = self.promote(CANDIDATE)
+        identity = self.promote(self.plan.candidate)
         state = self.offline_ci(identity)
         self.show(identity, "offline_ci", 0, state["plans"])
         url = f"http://{HOST}:{self.ports['gateway']}"

@@ -162,11 +162,12 @@ def worst(
 @app.command()
 def demo(
     short: Annotated[bool, typer.Option("--short", help="Fewer prompts, the same stages.")] = False,
+    vllm: Annotated[bool, typer.Option("--vllm", help="vLLM serves; it needs its environment.")] = False,
 ) -> None:
     """Promote a real model, stop a faulty build."""
     from app.cli.demo import run
 
-    raise typer.Exit(run(short=short))
+    raise typer.Exit(run(short=short, vllm=vllm))
 
 
 @app.command()
@@ -221,7 +222,7 @@ def kernel_server(
     from app.cli.processes import become
 
     become(
-        "workers.kernels.server",
+        "workers.serve",
         "--build", build, "--checkpoint", str(checkpoint), "--host", host, "--port", str(port),
     )  # fmt: skip
 

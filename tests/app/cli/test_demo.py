@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from app.cli import demo
-from app.cli.demo_plan import FULL, SHORT, Plan
+from app.cli.demo_plan import FULL, SHORT, Plan, on_vllm
 from app.cli.errors import CliError
+from contracts.builds import parse_build
 from contracts.document import read
 from contracts.lint import lint
 
@@ -33,11 +34,14 @@ def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Path, 
     return stories
 
 
-@pytest.mark.parametrize(("short", "plan"), [(True, SHORT), (False, FULL)])
+@pytest.mark.parametrize(
+    ("short", "vllm", "plan"),
+    [(True, False, SHORT), (False, False, FULL), (True, True, on_vllm(SHORT)), (False, True, on_vllm(FULL))],
+)
 def test_one_demo_at_a_time_in_a_directory_of_its_own(
-    played: list[tuple[Path, Plan]], tmp_path: Path, short: bool, plan: Plan
+    played: list[tuple[Path, Plan]], tmp_path: Path, short: bool, vllm: bool, plan: Plan
 ) -> None:
-    assert demo.run(short=short) == 0
+    assert demo.run(short=short, vllm=vllm) == 0
     assert played == [(tmp_path / "demo", plan)]
     with (tmp_path / "demo" / "demo.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free again
@@ -49,3 +53,12 @@ def test_the_contracts_can_be_certified_on_what_is_measured(plan: Plan) -> None:
     assert lint(document) == []
     if plan.prompts:
         assert document.contract.stages.offline_ci.min_prompts == sum(plan.prompts.values())
+
+
+def test_on_vllm_only_the_engine_that_serves_is_another() -> None:
+    plan = on_vllm(SHORT)
+    assert (plan.contract, plan.suite, plan.prompts) == (SHORT.contract, SHORT.suite, SHORT.prompts)
+    builds = {name: parse_build(text) for name, text in plan.builds.items()}
+    assert {build.engine for build in builds.values()} == {"vllm"}
+    good, faulty = builds[plan.candidate].options, builds[plan.faulty].options
+    assert faulty == {**good, "rope_theta": 10000}

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from app.cli import demo_story
-from app.cli.demo_plan import CANDIDATE, FAULTY, SHORT
+from app.cli.demo_plan import SHORT
 from app.cli.demo_processes import Processes
 from app.cli.errors import CliError
 from contracts.model import StagePlans
@@ -104,7 +104,7 @@ def printed(story: demo_story.Story) -> str:
 def test_the_faulty_build_is_stopped_in_plain_words(story: Callable[..., demo_story.Story]) -> None:
     told = story(MEASURING, MEASURING, ("offline_ci", 0, "frozen"))
     told.stop_the_faulty_build()
-    assert told.api.calls == [f"start {FAULTY}"]
+    assert told.api.calls == [f"start {SHORT.faulty}"]
     assert "Frozen in offline CI. S1 kl on slice all is 0.4, limit 0.02" in printed(told)
 
 
@@ -119,7 +119,7 @@ def test_the_good_build_goes_through_every_stage(story: Callable[..., demo_story
         ("canary", 0, "awaiting_approval"), ("full", 0, "measuring"), ("full", 0, "promoted"),
     )  # fmt: skip
     told.promote_the_good_build()
-    assert told.api.calls == [f"start {CANDIDATE}", "approve"]
+    assert told.api.calls == [f"start {SHORT.candidate}", "approve"]
     text = printed(told)
     assert [f"table of {stage}" in text for stage in ("offline_ci", "shadow", "canary", "full")] == [True] * 4
     assert "Promoted." in text

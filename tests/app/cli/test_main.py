@@ -77,7 +77,7 @@ class TestProcesses:
             ("gateway --deployment coder",
              "app.gateway.main --deployment coder --host 127.0.0.1 --port 8322"),
             ("kernel-server --build torch --checkpoint d --port 1",
-             "workers.kernels.server --build torch --checkpoint d --host 127.0.0.1 --port 1"),
+             "workers.serve --build torch --checkpoint d --host 127.0.0.1 --port 1"),
         ],
     )  # fmt: skip
     def test_becomes(self, command: str, module: str) -> None:

@@ -49,7 +49,7 @@ def checkpoint(folder: Path) -> Path:
 @pytest.fixture
 def started(kc: Kc, tmp_path: Path) -> str:
     """The id of a promotion of which everything was registered from the command line."""
-    assert kc("register", "contract", str(CONTRACT)).startswith("coder-demo@1.0.0 sha256:")
+    assert kc("register", "contract", str(CONTRACT)).startswith("coder-demo@1.1.0 sha256:")
     kc("register", "checkpoint", "smollm2", str(checkpoint(tmp_path / "checkpoint")))
     for name, build in {
         "train": "torch:dtype=float32",
@@ -67,7 +67,7 @@ def started(kc: Kc, tmp_path: Path) -> str:
 
 def promote(kc: Kc, *more: str, status: int = 0) -> str:
     return kc(
-        "promote", "coder", "--contract", "coder-demo@1.0.0", "--checkpoint", "smollm2", "--train", "train",
+        "promote", "coder", "--contract", "coder-demo@1.1.0", "--checkpoint", "smollm2", "--train", "train",
         "--inference", "smollm2-bf16", "--suite", "stdlib", *more, status=status,
     )  # fmt: skip
 
@@ -121,12 +121,12 @@ def test_a_beginning_that_names_nothing_or_too_much(kc: Kc, started: str, beginn
 def test_registering_again_is_a_no_op_and_other_content_is_refused(
     kc: Kc, started: str, tmp_path: Path
 ) -> None:
-    assert kc("register", "contract", str(CONTRACT)).startswith("coder-demo@1.0.0 sha256:")
+    assert kc("register", "contract", str(CONTRACT)).startswith("coder-demo@1.1.0 sha256:")
     with pytest.raises(Refused, match="smollm2-fp32"):
         kc("register", "build", "smollm2-fp32", "torch-serving:dtype=bfloat16")
     other = tmp_path / "other.yaml"
     other.write_text(CONTRACT.read_text().replace("alpha: 0.05", "alpha: 0.01"))
-    with pytest.raises(Refused, match=r"coder-demo@1\.0\.0"):
+    with pytest.raises(Refused, match=r"coder-demo@1\.1\.0"):
         kc("register", "contract", str(other))
 
 
