@@ -32,7 +32,7 @@ from vllm.platforms import current_platform
 from contracts.builds import Fingerprint, InvalidBuild
 from contracts.model import Sampling, Scalar
 from workers.kernels.protocol import KernelError, Request, Trace, UnusableCheckpoint, check_requests, phases
-from workers.kernels.vllm_extension import FORCED, MARK
+from workers.kernels.vllm_extension import FORCED, MARK, VOCABULARY
 
 _BLOCK = 128  # positions whose logits exist at once
 _GIB = 2**30
@@ -112,7 +112,7 @@ class VllmEngine:
                 async_scheduling=False,
                 generation_config="auto",
                 logprobs_mode="raw_logits",
-                logits_processors=[f"{_EXTENSION}:Forced"],
+                logits_processors=[f"{_EXTENSION}:Chosen"],
                 worker_extension_cls=f"{_EXTENSION}.Capture",
                 **{name: value for name, value in asked.items() if value is not None},
             )
@@ -122,7 +122,8 @@ class VllmEngine:
         self._facts: dict[str, Any] = self._llm.collective_rpc("drift_facts")[0]
         self._llm.collective_rpc("drift_watch")
         model = self._config.model_config
-        self._vocab_size = _vocab_size(checkpoint, int(model.get_vocab_size()))
+        self._rows = int(model.get_vocab_size())
+        self._vocab_size = _vocab_size(checkpoint, self._rows)
         self._positions = int(model.max_model_len)
         self._eos = _eos(model)
 
@@ -211,6 +212,8 @@ class VllmEngine:
         extra: dict[str, Any] = {MARK: index}
         if forced:
             extra[FORCED] = list(forced)
+        elif self._vocab_size < self._rows:
+            extra[VOCABULARY] = self._vocab_size
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,

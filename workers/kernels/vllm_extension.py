@@ -1,6 +1,6 @@
 """What runs inside vLLM's workers: keeps the hidden states of every position, and gives logits of them.
 
-`Capture` is mixed into the engine's worker (`worker_extension_cls`), `Forced` is one of its logits
+`Capture` is mixed into the engine's worker (`worker_extension_cls`), `Chosen` is one of its logits
 processors. Rows of a step are attributed by the model runner's own batch: which requests are in it, how
 many positions each has there, and where each one's first position is.
 """
@@ -18,12 +18,16 @@ from torch import Tensor
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-MARK, FORCED = "drift_index", "drift_forced"  # in SamplingParams.extra_args
+MARK, FORCED, VOCABULARY = "drift_index", "drift_forced", "drift_vocabulary"  # in SamplingParams.extra_args
 Told = dict[str, Any]
 
 
-class Forced(AdapterLogitsProcessor):
-    """Makes the sampler choose given tokens, so that given outputs are run by the decode path."""
+class Chosen(AdapterLogitsProcessor):
+    """What the sampler may choose from.
+
+    Given tokens only, so that given outputs are run by the decode path; or no padding row of the
+    output matrix, which is no token to anybody else.
+    """
 
     @classmethod
     def validate_params(cls, params: SamplingParams) -> None:
@@ -36,10 +40,17 @@ class Forced(AdapterLogitsProcessor):
     def new_req_logits_processor(
         self, params: SamplingParams
     ) -> Callable[[list[int], Tensor], Tensor] | None:
-        """Of one request; None where its tokens are the engine's to choose."""
-        forced: list[int] | None = (params.extra_args or {}).get(FORCED)
+        """Of one request; None where the engine is free."""
+        extra = params.extra_args or {}
+        forced: list[int] | None = extra.get(FORCED)
+        known: int | None = extra.get(VOCABULARY)
+
+        def cut(_output: list[int], logits: Tensor) -> Tensor:
+            logits[known:] = float("-inf")
+            return logits
+
         if not forced:
-            return None
+            return cut if known else None
 
         def force(output: list[int], logits: Tensor) -> Tensor:
             logits.fill_(float("-inf"))
