@@ -65,12 +65,12 @@ The tool scores positions {first} to {last} of every chunk. Both ran those chunk
 
 {agreement}
 
-What is left between the rows is arithmetic. The tool keeps the base's log-probabilities in 65,536 steps
-over 16 nats, so one decision's KL is off by up to about 1e-4 either way, which evens out in a mean; it
-sums differences of float32 logarithms over the ids the base gives more than e^-16, and prints six decimals. A
-divergence below 1e-6 drowns in that, and of top-1 ties closer than a step the lower id wins. Ours is
-float64 from the engine's float32 logits on, every term positive, over the whole vocabulary (theory.md
-section 2).
+What is left between the rows is arithmetic. The tool leaves ids less likely than e^-16 out of the sum; what
+they would add is mostly negative, about -1e-5 nats here, a few thousandths of the mean. It keeps the base's
+log-probabilities in 65,536 steps over 16 nats, by which one decision is off by up to 5e-5 either way and a
+mean over hundreds by less than 1e-6; top-1 ties closer than a step go to the lower id. And it sums differences
+of float32 logarithms and prints six decimals, so that a divergence below 1e-6 drowns. Ours is float64 from the
+engine's float32 logits on, every term positive, over the whole vocabulary (theory.md section 2).
 
 ## Speed
 
