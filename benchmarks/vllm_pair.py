@@ -11,6 +11,8 @@ One run, one set of prompts, repeats interleaved, the best of each counts:
 * its K_inf side alone: vLLM's logits of every position, handed to this process;
 * the public API: vLLM asked for `prompt_logprobs=-1`, on the first prompts only.
 
+On a machine that others use too, `--clock cpu --threads 1` counts CPU seconds of the processes at work.
+
 Also bytes of records per decision, and peak memory after N and after 4 N prompts.
 """
 
@@ -32,6 +34,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import psutil
 import torch
 
 from benchmarks._report import machine, table
@@ -74,7 +77,8 @@ def every_logit(kernel: Kernel, requests: Sequence[Request]) -> None:
 class Bare:
     """The engine alone, in its own process."""
 
-    def __init__(self, checkpoint: Path, requests: Sequence[Request], threads: int) -> None:
+    def __init__(self, checkpoint: Path, requests: Sequence[Request], threads: int, clock: str) -> None:
+        self.clock = clock
         with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
             json.dump([request.prompt_ids for request in requests], file)
         self.file = Path(file.name)
@@ -96,7 +100,7 @@ class Bare:
     def seconds(self, what: str, count: int) -> float:
         assert self.process.stdin is not None
         print(what, count, file=self.process.stdin, flush=True)
-        return self.answer()["seconds"]
+        return self.answer()[self.clock]
 
     def close(self) -> None:
         self.process.kill()
@@ -104,10 +108,22 @@ class Bare:
         self.file.unlink()
 
 
-def seconds(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
+class Clock:
+    """Seconds of the wall, or CPU seconds of this process and the kernel's."""
+
+    def __init__(self, name: str, kernel: RemoteKernel) -> None:
+        self.cpu, self.kernel = name == "cpu", psutil.Process(kernel.pid)
+
+    def now(self) -> float:
+        if not self.cpu:
+            return time.perf_counter()
+        times = self.kernel.cpu_times()
+        return time.process_time() + times.user + times.system
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        started = self.now()
+        run()
+        return self.now() - started
 
 
 @contextmanager
@@ -139,7 +155,7 @@ def measure(given: argparse.Namespace) -> str:
     few = requests[: given.public]
     few_decisions = sum(request.most_tokens - 1 for request in few)
     compiled()  # as an evaluation of this size and more does; its seconds are not the pair's
-    bare = Bare(given.checkpoint, requests, given.threads)
+    bare = Bare(given.checkpoint, requests, given.threads, given.clock)
     try:
         with closing(
             RemoteKernel(parse_build(INFERENCE), given.checkpoint, interpreter("vllm"))
@@ -148,15 +164,15 @@ def measure(given: argparse.Namespace) -> str:
             warm = [replace(request, prompt_ids=request.prompt_ids[:200]) for request in requests[:4]]
             list(paired(train, inference, warm, SAMPLING, ks=(10,)))
             bare.seconds("bare", 4)
-            rounds = []
+            clock, rounds = Clock(given.clock, inference), []
             for _ in range(given.repeats):
                 rounds.append(
                     (
-                        decisions / seconds(lambda: every_logit(train, requests)),
+                        decisions / clock.seconds(lambda: every_logit(train, requests)),
                         decisions / bare.seconds("bare", len(requests)),
                         decisions
-                        / seconds(lambda: list(paired(train, inference, requests, SAMPLING, ks=(10,)))),
-                        decisions / seconds(lambda: every_logit(inference, requests)),
+                        / clock.seconds(lambda: list(paired(train, inference, requests, SAMPLING, ks=(10,)))),
+                        decisions / clock.seconds(lambda: every_logit(inference, requests)),
                         few_decisions / bare.seconds("public", len(few)),
                     )
                 )
@@ -195,15 +211,16 @@ def page(
     ]
     text = [
         "# torch float32 against vLLM bfloat16", "",
-        f"{machine()}, torch {torch.__version__}; {given.threads} threads a process, wall clock, best of "
-        f"{len(rounds)} interleaved; {decisions} decisions, V = {given.vocabulary}.", "",
+        f"{machine()}, torch {torch.__version__}; {given.threads} threads a process, {given.clock} clock, "
+        f"best of {len(rounds)} interleaved; {decisions} decisions, V = {given.vocabulary}.", "",
         table(["what", "tokens/s", "ratio"], rows), "",
         f"The paired share round by round: {', '.join(f'{share:.2f}' for share in shares)} "
         f"(median {statistics.median(shares):.2f}).", "",
         f"Records: {size:.0f} bytes per decision, to stay below {TARGET_BYTES}. Nothing else is written.", "",
         f"Peak resident memory of both processes: {peaks[0] / 1e9:.2f} GB after these prompts, "
         f"{peaks[1] / 1e9:.2f} GB after four times as many.", "",
-        "Again: `python -m benchmarks.vllm_pair CHECKPOINT --write`, an environment `vllm` given.", "",
+        f"Again: `python -m benchmarks.vllm_pair CHECKPOINT --tokens {given.tokens} --threads {given.threads} "
+        f"--clock {given.clock} --write`, with an environment `vllm`.", "",
     ]  # fmt: skip
     return "\n".join(text)
 
@@ -217,6 +234,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--public", type=int, default=1, help="prompts of the public API")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
