@@ -219,8 +219,8 @@ def page(
         f"Records: {size:.0f} bytes per decision, to stay below {TARGET_BYTES}. Nothing else is written.", "",
         f"Peak resident memory of both processes: {peaks[0] / 1e9:.2f} GB after these prompts, "
         f"{peaks[1] / 1e9:.2f} GB after four times as many.", "",
-        f"Again: `python -m benchmarks.vllm_pair CHECKPOINT --tokens {given.tokens} --threads {given.threads} "
-        f"--clock {given.clock} --write`, with an environment `vllm`.", "",
+        f"Again: `python -m benchmarks.vllm_pair CHECKPOINT --tokens {given.tokens} "
+        f"--threads {given.threads} --clock {given.clock} --write`, with an environment `vllm`.", "",
     ]  # fmt: skip
     return "\n".join(text)
 

@@ -32,7 +32,10 @@ _SOURCES = Path(__file__).resolve().parent.parent.parent
 _TICK_S = 0.25  # how often memory is looked at: what grows faster than this the system has to stop
 _LINES, _LINE = 200, 2000  # kept of what the process says: lines, and bytes of one
 # A server's secrets are no business of an engine's: only what engines are configured by goes on.
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX")
+_ENVIRONMENT = (
+    "PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX",
+    "KC_IMAGE_DIGEST",
+)  # fmt: skip
 _PREFIXES = (
     "LC_", "XDG_", "OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "PYTORCH_", "VLLM_", "TRITON_", "GGML_",
     "HF_HUB_", "CUDA", "NVIDIA_", "NCCL_", "HIP_", "ROCR_", "TOKENIZERS_", "TQDM_",
