@@ -69,12 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return NOT_MEASURED
     if arguments.out is not None:
         try:
+            write(arguments.out / "run.json", _run_of(inputs))
             write(arguments.out / "evidence.json", evidence.canonical())
             write(arguments.out / "judgement.json", judgement.model_dump_json(indent=2).encode())
         except OSError as error:
             print(f"kc evaluate: {arguments.out}: cannot be written: {error}", file=sys.stderr)
             return NOT_MEASURED
-    _print(judgement, as_json=arguments.json)
+    show(judgement, as_json=arguments.json)
+    return status(judgement)
+
+
+def status(judgement: Judgement) -> int:
+    """The exit status that says how the pair was judged."""
     return {True: CONVERGED, False: VIOLATED, None: INCONCLUSIVE}[judgement.converged]
 
 
@@ -178,6 +184,16 @@ def _measure(inputs: Inputs, out: Path | None, *, quiet: bool) -> tuple[Evidence
     return evidence, judge(contract, evidence, contract_digest=provenance.contract)
 
 
+def _run_of(inputs: Inputs) -> bytes:
+    """What was measured, by its names, for those who look at the records later."""
+    names = {
+        "checkpoint": str(inputs.checkpoint.absolute()),
+        "train": str(inputs.train),
+        "inference": str(inputs.inference),
+    }
+    return json.dumps(names, indent=2).encode()
+
+
 def write(file: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -197,7 +213,8 @@ def for_machines(judgement: Judgement) -> dict[str, Any]:
     return values
 
 
-def _print(judgement: Judgement, *, as_json: bool) -> None:
+def show(judgement: Judgement, *, as_json: bool) -> None:
+    """Print a judgement: its verdicts as a table with a headline, or as JSON."""
     if as_json:
         print(json.dumps(for_machines(judgement), indent=2, ensure_ascii=False, allow_nan=False))
         return

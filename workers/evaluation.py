@@ -9,16 +9,17 @@ from pathlib import Path
 from app.services.specs import TrafficRequest
 from contracts.builds import BuildSpec
 from contracts.calibration import Calibrated
-from contracts.collect import Collector
+from contracts.collect import Collector, Role
 from contracts.evidence import Evidence, Provenance
 from contracts.model import Contract, Stage
+from contracts.slices import Attributes
 from workers.draws import Draw
 from workers.kept import Opener, fresh
 from workers.kernels.protocol import Kernel, Request
 from workers.pair import refuse_other_builds, refuse_other_kernels, refuse_truncated_ratios
 from workers.paired import PairedPrompt, paired
 from workers.progress import Report, silent
-from workers.records import RecordsWriter
+from workers.records import RecordsWriter, RequestsWriter, requests_file
 
 _TOP_K = "topk_agreement@"
 _GROUP = 32  # requests of a baseline whose traces exist at once
@@ -62,26 +63,29 @@ def evaluate(
     refuse_truncated_ratios(contract, provenance.stage)
     refuse_other_builds(contract, train, inference)
     collector = Collector(contract, provenance, shard)
-    for request in served:
-        _add_served(collector, request)
-    if not draws:
-        return collector.evidence()
-    ks = tuple(sorted(int(key.removeprefix(_TOP_K)) for key in collector.needs if key.startswith(_TOP_K)))
-    writer = RecordsWriter(records, ks=ks) if records else None
-    offline = provenance.stage is Stage.OFFLINE_CI
-    progress(0.0, "loading kernels")
-    with (
-        opened(inference, checkpoint, provenance.checkpoint) as k_inf,
-        opened(train, checkpoint, provenance.checkpoint) as k_train,
-    ):
-        refuse_other_kernels(contract, k_train.fingerprint(), k_inf.fingerprint())
-        with writer or nullcontext():
-            _run(contract, collector, k_train, k_inf, draws, ks, writer, offline=offline, progress=progress)
-    if offline and baseline and _wants_baseline(contract, provenance.stage):
-        progress(1.0, "running the baseline")
-        with opened(baseline, checkpoint, provenance.checkpoint) as kernel:
-            _run_baseline(contract, collector, kernel, draws, progress)
-    return collector.evidence([writer.ref] if writer else [])
+    with RequestsWriter(requests_file(records)) if records else nullcontext() as log:
+        requests = Requests(collector, log)
+        for request in served:
+            _add_served(requests, request)
+        if not draws:
+            return collector.evidence()
+        ks = tuple(sorted(int(key.removeprefix(_TOP_K)) for key in collector.needs if key.startswith(_TOP_K)))
+        writer = RecordsWriter(records, ks=ks) if records else None
+        offline = provenance.stage is Stage.OFFLINE_CI
+        progress(0.0, "loading kernels")
+        with (
+            opened(inference, checkpoint, provenance.checkpoint) as k_inf,
+            opened(train, checkpoint, provenance.checkpoint) as k_train,
+        ):
+            refuse_other_kernels(contract, k_train.fingerprint(), k_inf.fingerprint())
+            asked = requests if offline else None  # a served request was timed where it was served
+            with writer or nullcontext():
+                _run(contract, collector, k_train, k_inf, draws, ks, writer, asked, progress)
+        if offline and baseline and _wants_baseline(contract, provenance.stage):
+            progress(1.0, "running the baseline")
+            with opened(baseline, checkpoint, provenance.checkpoint) as kernel:
+                _run_baseline(contract, requests, kernel, draws, progress)
+        return collector.evidence([writer.ref] if writer else [])
 
 
 def _run(
@@ -92,22 +96,21 @@ def _run(
     draws: Sequence[Draw],
     ks: Sequence[int],
     writer: RecordsWriter | None,
-    *,
-    offline: bool,
+    requests: Requests | None,
     progress: Report,
 ) -> None:
     attributes = {draw.request.id: draw.attributes for draw in draws}
-    requests = [draw.request for draw in draws]
+    wanted = [draw.request for draw in draws]
     decisions = 0
-    for done, prompt in enumerate(paired(train, inference, requests, contract.sampling, ks=ks), start=1):
+    for done, prompt in enumerate(paired(train, inference, wanted, contract.sampling, ks=ks), start=1):
         where = attributes[prompt.request.id]
         _add_prompt(collector, prompt, draws[done - 1])
         if writer is not None:
             writer.add(prompt, where)
-        if offline:
+        if requests is not None:
             generated = len(prompt.token_ids) - prompt.prompt_tokens
             times = _times(prompt.latency_s, prompt.ttft_s, generated)
-            collector.add_request(where, role="candidate", ok=True, **times)
+            requests.add(prompt.request.id, where, role="candidate", ok=True, **times)
         decisions += prompt.decisions
         progress(done / len(draws), f"{done} of {len(draws)} prompts, {decisions:,} decisions")
 
@@ -130,9 +133,31 @@ def _add_prompt(collector: Collector, prompt: PairedPrompt, draw: Draw) -> None:
         )
 
 
-def _add_served(collector: Collector, request: TrafficRequest) -> None:
+class Requests:
+    """Requests as evidence and, where records are kept, as records."""
+
+    def __init__(self, collector: Collector, log: RequestsWriter | None) -> None:
+        self._collector, self._log = collector, log
+
+    def add(
+        self,
+        draw: str,
+        attributes: Attributes,
+        *,
+        role: Role,
+        ok: bool,
+        dual: bool = False,
+        **times: float | None,
+    ) -> None:
+        """Add one request; times as :func:`contracts.collect.Collector.add_request` takes them."""
+        self._collector.add_request(attributes, role=role, ok=ok, dual=dual, **times)
+        if self._log is not None:
+            self._log.add(draw, attributes, role=role, ok=ok, dual=dual, **times)
+
+
+def _add_served(requests: Requests, request: TrafficRequest) -> None:
     times = _times(request.latency_s, request.ttft_s, len(request.output_ids))
-    collector.add_request(request.attributes, role=request.role, ok=request.ok, dual=request.dual, **times)
+    requests.add(request.id, request.attributes, role=request.role, ok=request.ok, dual=request.dual, **times)
 
 
 def _times(latency_s: float | None, ttft_s: float | None, tokens: int) -> dict[str, float | None]:
@@ -149,12 +174,12 @@ def _wants_baseline(contract: Contract, stage: Stage) -> bool:
 
 
 def _run_baseline(
-    contract: Contract, collector: Collector, kernel: Kernel, draws: Sequence[Draw], progress: Report
+    contract: Contract, requests: Requests, kernel: Kernel, draws: Sequence[Draw], progress: Report
 ) -> None:
     for start in range(0, len(draws), _GROUP):
         group = draws[start : start + _GROUP]
-        requests: list[Request] = [draw.request for draw in group]
-        for draw, trace in zip(group, kernel.trace(requests, contract.sampling), strict=True):
+        asked: list[Request] = [draw.request for draw in group]
+        for draw, trace in zip(group, kernel.trace(asked, contract.sampling), strict=True):
             times = _times(trace.latency_s, trace.ttft_s, len(trace.token_ids) - trace.prompt_tokens)
-            collector.add_request(draw.attributes, role="baseline", ok=True, **times)
+            requests.add(draw.request.id, draw.attributes, role="baseline", ok=True, **times)
         progress(1.0, f"baseline, {start + len(group)} of {len(draws)} prompts")

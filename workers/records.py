@@ -1,4 +1,4 @@
-"""Per-decision records as Parquet: every number a verdict was made of, one row a decision.
+"""Records as Parquet: every number a verdict was made of, one row a decision, one a request.
 
 Written as the evaluation goes, to a temporary file beside the target that takes its name only
 once it is complete; a failure leaves nothing.
@@ -25,6 +25,7 @@ from workers.paired import PairedPrompt
 SCHEMA_VERSION = 1
 _ROWS = 16_384  # buffered before they are written as one row group
 
+RUNTIME = ("latency_s", "ttft_s", "itl_s", "throughput")
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -48,18 +49,38 @@ def schema(ks: Sequence[int]) -> pa.Schema:
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
 
 
-class RecordsWriter:
-    """Writes one records file; a context manager, whose `ref` is there after a clean exit.
+REQUESTS = pa.schema(
+    [
+        pa.field("draw", _WORD, nullable=False),
+        pa.field("role", _WORD, nullable=False),
+        pa.field("ok", pa.bool_(), nullable=False),
+        pa.field("dual", pa.bool_(), nullable=False),
+        *(pa.field(name, pa.float64()) for name in RUNTIME),
+        pa.field("language", _WORD),
+        pa.field("tags", pa.list_(_WORD), nullable=False),
+        pa.field("prompt_tokens", pa.int32(), nullable=False),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
 
-    Args:
-        path: the file to make; replaced whole if it exists.
-        ks: of `topk_agreement@k`, the same the evaluation was given.
-        uri: what `ref` calls it; the file's name by default, since evidence stands beside it.
-    """
 
-    def __init__(self, path: Path, *, ks: Sequence[int] = (), uri: str | None = None) -> None:
-        self._path, self._uri = path, uri or path.name
-        self._schema = schema(ks)
+def digest_of(file: Path) -> str:
+    """`sha256:` and the hex digest of a file's content."""
+    with file.open("rb") as stream:
+        return "sha256:" + hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def requests_file(records: Path) -> Path:
+    """Where the requests of an evaluation go, by where its decisions do."""
+    name = records.stem.removesuffix("records").rstrip("-.")
+    return records.with_name(f"{name}.requests.parquet" if name else "requests.parquet")
+
+
+class _Writer:
+    """Writes one Parquet file; a context manager, whose `ref` is there after a clean exit."""
+
+    def __init__(self, path: Path, schema: pa.Schema, uri: str | None) -> None:
+        self._path, self._schema, self._uri = path, schema, uri or path.name
         self._batches: list[pa.RecordBatch] = []
         self._buffered = self._rows = 0
         self._ref: RecordsRef | None = None
@@ -71,30 +92,6 @@ class RecordsWriter:
         self._temporary = Path(name)
         self._writer = pq.ParquetWriter(name, self._schema, compression="zstd")
         return self
-
-    def add(self, prompt: PairedPrompt, attributes: Attributes) -> None:
-        """Append every decision of one prompt."""
-        for phase, found in prompt.phases.items():
-            n = len(found.values["unmeasurable"])
-            index = range(found.offset, found.offset + n)
-            same = {
-                "draw": _repeated(prompt.request.id, n),
-                "index": pa.array(index, pa.int32()),
-                "token": pa.array([prompt.token_ids[i + 1] for i in index], pa.int32()),
-                "phase": _repeated(phase.value, n),
-                "language": _repeated(attributes.language, n),
-                "tags": pa.array([sorted(attributes.tags)] * n, pa.list_(_WORD)),
-                "prompt_tokens": pa.array([attributes.prompt_tokens] * n, pa.int32()),
-            }
-            columns = same | {k: pa.array(v, pa.float64()) for k, v in (found.values | found.sides).items()}
-            self._batches.append(
-                pa.RecordBatch.from_arrays(
-                    [columns[name] for name in self._schema.names], schema=self._schema
-                )
-            )
-            self._buffered += n
-        if self._buffered >= _ROWS:
-            self._flush()
 
     @property
     def ref(self) -> RecordsRef:
@@ -115,6 +112,12 @@ class RecordsWriter:
         finally:
             self._temporary.unlink(missing_ok=True)
 
+    def _append(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._buffered += batch.num_rows
+        if self._buffered >= _ROWS:
+            self._flush()
+
     def _flush(self) -> None:
         if self._batches:
             # One dictionary a row group; prompts bring their own.
@@ -125,11 +128,75 @@ class RecordsWriter:
 
     def _publish(self) -> None:
         with self._temporary.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
+        digest = digest_of(self._temporary)
         self._temporary.chmod(0o644)
         self._temporary.replace(self._path)
-        self._ref = RecordsRef(uri=self._uri, digest=f"sha256:{digest}", rows=self._rows)
+        self._ref = RecordsRef(uri=self._uri, digest=digest, rows=self._rows)
+
+
+class RecordsWriter(_Writer):
+    """Writes the decisions.
+
+    Args:
+        path: the file to make; replaced whole if it exists.
+        ks: of `topk_agreement@k`, the same the evaluation was given.
+        uri: what `ref` calls it; the file's name by default, since evidence stands beside it.
+    """
+
+    def __init__(self, path: Path, *, ks: Sequence[int] = (), uri: str | None = None) -> None:
+        super().__init__(path, schema(ks), uri)
+
+    def add(self, prompt: PairedPrompt, attributes: Attributes) -> None:
+        """Append every decision of one prompt."""
+        for phase, found in prompt.phases.items():
+            n = len(found.values["unmeasurable"])
+            index = range(found.offset, found.offset + n)
+            same = {
+                "draw": _repeated(prompt.request.id, n),
+                "index": pa.array(index, pa.int32()),
+                "token": pa.array([prompt.token_ids[i + 1] for i in index], pa.int32()),
+                "phase": _repeated(phase.value, n),
+                "language": _repeated(attributes.language, n),
+                "tags": pa.array([sorted(attributes.tags)] * n, pa.list_(_WORD)),
+                "prompt_tokens": pa.array([attributes.prompt_tokens] * n, pa.int32()),
+            }
+            columns = same | {k: pa.array(v, pa.float64()) for k, v in (found.values | found.sides).items()}
+            self._append(
+                pa.RecordBatch.from_arrays(
+                    [columns[name] for name in self._schema.names], schema=self._schema
+                )
+            )
+
+
+class RequestsWriter(_Writer):
+    """Writes the requests: what runtime and observability clauses are judged on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, REQUESTS, None)
+
+    def add(
+        self,
+        draw: str,
+        attributes: Attributes,
+        *,
+        role: str,
+        ok: bool,
+        dual: bool = False,
+        **times: float | None,
+    ) -> None:
+        """Append one request; `times` by the names of `RUNTIME`."""
+        row = {
+            "draw": draw,
+            "role": role,
+            "ok": ok,
+            "dual": dual,
+            **{name: times.get(name) for name in RUNTIME},
+            "language": attributes.language,
+            "tags": sorted(attributes.tags),
+            "prompt_tokens": attributes.prompt_tokens,
+        }
+        self._append(pa.RecordBatch.from_pylist([row], schema=REQUESTS))
 
 
 def _repeated(word: str | None, n: int) -> pa.Array:

@@ -89,7 +89,9 @@ class Decision:
 
 def files(run: Path) -> list[Path]:
     """The record files of an evaluation: a file, or every one in a directory. Raises NoRecords."""
-    found = [run] if run.is_file() else sorted(run.glob("*.parquet"))
+    found = (
+        [run] if run.is_file() else sorted(set(run.glob("*.parquet")) - set(run.glob("*requests.parquet")))
+    )
     if not found:
         raise NoRecords(
             f"{run}: no records; `kc evaluate --out DIR` writes them, for a promotion its worker does"

@@ -43,9 +43,22 @@ def run(
     return measure(arguments)
 
 
-def measure(arguments: list[str]) -> int:
-    """Run the measurement with these arguments; a signal that ended it becomes NOT_MEASURED."""
-    process = subprocess.Popen([sys.executable, "-m", "workers.evaluate", *arguments])
+def judge_again(folder: Path, contract: Path, *, as_json: bool) -> int:
+    """Judge what an evaluation left in `folder` under another contract; exit status as :func:`run`.
+
+    Raises CliError when a file is missing or the contract has errors.
+    """
+    _check_contract(contract)
+    if not (folder / "evidence.json").is_file():
+        raise CliError(f"{folder}: no evidence.json; give what `kc evaluate --out` wrote", USAGE)
+    need_measurement()
+    arguments = [str(folder), "--contract", str(contract)]
+    return measure([*arguments, "--json"] if as_json else arguments, "workers.rejudge")
+
+
+def measure(arguments: list[str], module: str = "workers.evaluate") -> int:
+    """Run `python -m module` with these arguments; a signal that ended it becomes NOT_MEASURED."""
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments])
     try:
         status = process.wait()
     except KeyboardInterrupt:  # the terminal interrupted it as well: wait until it has cleaned up

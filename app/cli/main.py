@@ -137,6 +137,21 @@ def evaluate(
 
 
 @app.command()
+def judge(
+    run: Annotated[Path, typer.Argument(help="Directory `kc evaluate --out` wrote.")],
+    contract: Annotated[Path, typer.Option(help="The contract, a YAML file.")],
+    json: Json = False,
+) -> None:
+    """Judge a recorded measurement under another contract.
+
+    No kernel runs. Exit as `kc evaluate`.
+    """
+    from app.cli.evaluate import judge_again as run_again
+
+    raise typer.Exit(run_again(run, contract, as_json=json))
+
+
+@app.command()
 def worst(
     run: Annotated[str, typer.Argument(help="Directory of `kc evaluate --out`, or a promotion's id.")],
     metric: Annotated[str, typer.Option(help="By which recorded metric.")] = "kl",

@@ -72,6 +72,8 @@ def test_json_and_files(given, tmp_path, capsys):
         "evidence.json",
         "judgement.json",
         "records.parquet",
+        "requests.parquet",
+        "run.json",
     ]
 
 

@@ -58,8 +58,9 @@ def test_a_job_is_measured_recorded_and_acted_on(world, artifacts):
         (row,) = evidence_service.of(session, promotion)
     assert row.prompts == 40
     assert json.loads(row.json)["provenance"] == lease.spec.provenance.model_dump(mode="json")
-    (records,) = (artifacts / "records" / promotion).iterdir()
-    assert records.name == f"{lease.shard}-{lease.token}.parquet"
+    records = {file.name for file in (artifacts / "records" / promotion).iterdir()}
+    name = f"{lease.shard}-{lease.token}"
+    assert records == {f"{name}.parquet", f"{name}.requests.parquet"}
     assert world.lease() is None
 
 
