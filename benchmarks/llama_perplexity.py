@@ -17,33 +17,33 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 import resource
 import site
-import struct
-import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
 
+from benchmarks._llama_tool import Scores, Tool, chunks_in, models, tool_arithmetic
 from benchmarks._report import machine, table
 from contracts.builds import parse_build
-from contracts.model import Sampling
+from contracts.model import Phase, Sampling
 from contracts.slices import Attributes
-from workers.checkpoint_import import GGUF, PACKAGE, import_checkpoint
+from workers.checkpoint_import import import_checkpoint
 from workers.drift import compiled
 from workers.kernels.loading import load
-from workers.kernels.protocol import Kernel, Request
-from workers.paired import paired
+from workers.kernels.protocol import Kernel, Request, Trace
+from workers.paired import PairedPrompt, paired
 from workers.records import RecordsWriter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,9 +68,10 @@ The tool scores positions {first} to {last} of every chunk. Both ran those chunk
 What is left between the rows is arithmetic. The tool leaves ids less likely than e^-16 out of the sum; what
 they would add is mostly negative, about -1e-5 nats here, a few thousandths of the mean. It keeps the base's
 log-probabilities in 65,536 steps over 16 nats, by which one decision is off by up to 5e-5 either way and a
-mean over hundreds by less than 1e-6; top-1 ties closer than a step go to the lower id. And it sums differences
-of float32 logarithms and prints six decimals, so that a divergence below 1e-6 drowns. Ours is float64 from the
-engine's float32 logits on, every term positive, over the whole vocabulary (theory.md section 2).
+mean over hundreds by less than 1e-6; top-1 ties closer than a step go to the lower id. And it sums
+differences of float32 logarithms and prints six decimals, so that a divergence below 1e-6 drowns. Ours is
+float64 from the engine's float32 logits on, every term positive, over the whole vocabulary (theory.md
+section 2).
 
 ## Speed
 
@@ -86,112 +87,32 @@ Again: `make install-llamacpp`, then `python -m benchmarks.llama_perplexity {aga
 """
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Means over the scored positions, with the standard errors the tool states."""
-
-    kl: float
-    kl_error: float
-    same_top: float
-    same_top_error: float
-
-    @classmethod
-    def of(cls, kl: np.ndarray, same: np.ndarray) -> Scores:
-        n, mean, share = kl.size, float(kl.mean()), float(same.mean())
-        return cls(
-            mean, float(kl.std() / np.sqrt(n - 1)), share, float(np.sqrt(share * (1 - share) / (n - 1)))
-        )
-
-
-@dataclass(frozen=True)
-class Tool:
-    """The tool and what both of its steps are given."""
-
-    bin: Path
-    text: Path
-    chunk: int
-    chunks: int
-    threads: int
-
-    def run(self, base: Sequence[str], other: Sequence[str], kept: Path) -> Scores:
-        """Both steps, with the options of each model; `kept` is the file between them."""
-        common = [
-            str(self.bin / "llama-perplexity"), "-f", str(self.text), "-c", str(self.chunk),
-            "--chunks", str(self.chunks), "-t", str(self.threads), "--kl-divergence-base", str(kept),
-        ]  # fmt: skip
-        said(*common, *base)
-        return printed(said(*common, *other, "--kl-divergence"))
-
-
-def said(*command: str) -> str:
-    """Standard output and error of a command that must succeed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\n{(done.stdout + done.stderr)[-2000:]}")
-    return done.stdout + done.stderr
-
-
-def printed(report: str) -> Scores:
-    number = r"\s*(-?[0-9.]+) ±\s*([0-9.]+)"
-    kl = re.search(r"Mean\s+KLD:" + number, report)
-    top = re.search(r"Same top p:" + number, report)
-    if kl is None or top is None:
-        sys.exit(f"llama-perplexity gave no result:\n{report[-2000:]}")
-    return Scores(float(kl[1]), float(kl[2]), float(top[1]) / 100, float(top[2]) / 100)
-
-
-def chunks_in(kept: Path) -> np.ndarray:
-    """Token ids [chunks, n_ctx] of a file of log-probabilities.
-
-    The tool puts BOS in place of a chunk's first id for models that want one. The file has the id
-    before that; SmolLM2 wants none.
-    """
-    with kept.open("rb") as file:
-        magic, n_ctx, _vocabulary, n_chunk = struct.unpack("<8s3i", file.read(20))
-        assert magic == b"_logits_", f"{kept} is no file of log-probabilities"
-        return np.frombuffer(file.read(4 * n_ctx * n_chunk), dtype="<i4").reshape(n_chunk, n_ctx)
-
-
 def requests_of(chunks: np.ndarray) -> list[Request]:
     return [Request(f"chunk-{i}", tuple(map(int, ids)), ()) for i, ids in enumerate(chunks)]
 
 
-def measured(train: Kernel, inference: Kernel, chunks: np.ndarray, records: Path) -> tuple[np.ndarray, ...]:
-    """KL and same-top-1 [chunks, n_ctx - 1] as an evaluation computes and records them."""
-    kl, same = [], []
+def measured(train: Kernel, inference: Kernel, chunks: np.ndarray, records: Path) -> Iterator[PairedPrompt]:
+    """Every chunk as an evaluation measures and records it."""
     with RecordsWriter(records) as writer:
         for prompt in paired(train, inference, requests_of(chunks), SAMPLING):
-            (found,) = prompt.phases.values()
-            kl.append(found.values["kl"])
-            same.append(found.values["top1_flip"] == 0)
             writer.add(prompt, Attributes(prompt_tokens=prompt.prompt_tokens))
-    return np.stack(kl), np.stack(same)
+            yield prompt
 
 
-def as_the_tool(train: Kernel, inference: Kernel, chunks: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The tool's arithmetic, its 16-bit file included, on our kernels' logits at its positions."""
-    first = chunks.shape[1] // 2
-    rows = [
-        tool_arithmetic(np.asarray(a.states)[first:], np.asarray(b.states)[first:])
-        for request in requests_of(chunks)
-        for a, b in zip(train.trace([request], SAMPLING), inference.trace([request], SAMPLING), strict=True)
-    ]
-    return tuple(np.stack(column) for column in zip(*rows, strict=True))
+class Heard:
+    """A kernel whose last traces can be looked at."""
 
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.states: dict[str, np.ndarray] = {}
 
-def tool_arithmetic(base: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`log_softmax` twice, as perplexity.cpp has it: float32, sums in float64."""
-    high = base.max(1, keepdims=True)
-    low = np.maximum(base.min(1, keepdims=True), high - np.float32(16))
-    log_sum = np.log(np.exp(base - high).sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
-    scale = (high - low) / np.float32(65535)
-    steps = np.where(base > low, np.rint((base - low) / scale), 0).astype(np.uint16)
-    kept = scale * steps.astype(np.float32) + (low - high - log_sum)
+    def trace(self, requests: Sequence[Request], sampling: Sampling) -> list[Trace]:
+        found = self._kernel.trace(requests, sampling)
+        self.states = {trace.request: np.asarray(trace.states) for trace in found}
+        return found
 
-    top = other.max(1, keepdims=True)
-    total = top + np.log(np.exp(other - top).sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
-    terms = np.where(kept > -16, np.exp(kept) * (kept - other + total), 0)
-    return terms.sum(1, dtype=np.float64), kept.argmax(1) == other.argmax(1)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
 
 
 def cpu() -> float:
@@ -215,15 +136,6 @@ def best(runs: dict[str, Callable[[], object]], repeats: int, clock: Callable[[]
             times[name].append(clock() - started)
             print(f"{name}: {times[name][-1]:.1f} s", file=sys.stderr)
     return {name: min(found) for name, found in times.items()}
-
-
-def models(work: Path, tools: Path) -> tuple[Path, Path]:
-    """SmolLM2 as float32, the weights of the demo's checkpoint, and as Q8_0: from the Q4_1 of its package."""
-    package = next(Path(p) / PACKAGE for p in sys.path if (Path(p) / PACKAGE / GGUF).is_file())
-    base, other = work / "smollm2-f32.gguf", work / "smollm2-q8_0.gguf"
-    said(str(tools / "llama-quantize"), "--allow-requantize", str(package / GGUF), str(base), "F32")
-    said(str(tools / "llama-quantize"), str(base), str(other), "Q8_0")
-    return base, other
 
 
 def text_of(work: Path) -> Path:
@@ -256,28 +168,36 @@ def cases(base: Path, other: Path, threads: int) -> list[Case]:
     ]
 
 
-def agreement(case: Case, tool: Tool, work: Path) -> Iterator[list[str]]:
-    """Rows of the table: what the tool prints, its arithmetic on our logits, and the divergence itself."""
+def agreement(case: Case, tool: Tool, work: Path) -> tuple[list[list[str]], np.ndarray]:
+    """Rows of the table: what the tool prints, its arithmetic on our logits, the divergence; and the chunks."""
+    rows = []
+    first = tool.chunk // 2
     kept = work / "kept.bin"
     told = tool.run(*case.options, kept)
     chunks = chunks_in(kept)
     kept.unlink()
     with kernels(case.builds, (work, work)) as (train, inference):
-        emulated = Scores.of(*as_the_tool(train, inference, chunks))
-        kl, same = measured(train, inference, chunks, work / "records.parquet")
-    first = tool.chunk // 2
+        ours, theirs = [], []
+        heard = Heard(train), Heard(inference)
+        for prompt in measured(*heard, chunks, work / "records.parquet"):
+            values = prompt.phases[Phase.PREFILL].values
+            ours.append((values["kl"], values["top1_flip"] == 0))
+            theirs.append(tool_arithmetic(*(kernel.states[prompt.request.id][first:] for kernel in heard)))
+    kl, same = map(np.stack, zip(*ours, strict=True))
     for name, found in (
         ("`llama-perplexity`", told),
-        ("its arithmetic on our logits", emulated),
+        ("its arithmetic on our logits", Scores.of(*map(np.stack, zip(*theirs, strict=True)))),
         ("ours, the same positions", Scores.of(kl[:, first:], same[:, first:])),
         ("ours, every position", Scores.of(kl, same)),
     ):
-        yield [
+        rows.append([
             case.name, name,
             f"{found.kl:.3e} ± {found.kl_error:.1e}", away(found.kl - told.kl, told.kl_error),
             f"{found.same_top:.3%} ± {found.same_top_error:.3%}",
             away(found.same_top - told.same_top, told.same_top_error),
-        ]  # fmt: skip
+        ])  # fmt: skip
+        print(*rows[-1], sep=" | ", file=sys.stderr)
+    return rows, chunks
 
 
 def away(distance: float, error: float) -> str:
@@ -298,16 +218,15 @@ def kernels(builds: Sequence[str], checkpoints: Sequence[Path]) -> Iterator[list
 
 
 def speed(
-    case: Case, tool: Tool, work: Path, checkpoint: Path, repeats: int, clock: str
-) -> Iterator[list[str]]:
+    case: Case, tool: Tool, work: Path, checkpoint: Path, chunks: np.ndarray,
+    repeats: int, clock: str,
+) -> Iterator[list[str]]:  # fmt: skip
     """Rows of the table: seconds, scored tokens/s and bytes a decision of each flow on the same text."""
     kept, records = work / "kept.bin", work / "records.parquet"
-    tool.run(*case.options, kept)
-    chunks = chunks_in(kept)
 
     def ours(builds: Sequence[str], checkpoints: Sequence[Path]) -> None:
         with kernels(builds, checkpoints) as (train, inference):
-            measured(train, inference, chunks, records)
+            deque(measured(train, inference, chunks, records), maxlen=0)
 
     torch_first = ("torch:dtype=float32", case.builds[1])
     found = best(
@@ -374,8 +293,9 @@ def main() -> None:
         base, other = models(work, tools)
         tool = Tool(tools, text_of(work), given.chunk, given.chunks, given.threads)
         first, second = cases(base, other, given.threads)
-        agreed = [row for case in (first, second) for row in agreement(case, tool, work)]
-        fast = list(speed(first, tool, work, checkpoint, given.repeats, given.clock))
+        agreed, chunks = agreement(first, tool, work)
+        agreed += agreement(second, tool, work)[0]
+        fast = list(speed(first, tool, work, checkpoint, chunks, given.repeats, given.clock))
         with kernels(first.builds[1:], [work]) as (kernel,):
             printed = kernel.fingerprint()
         version = f"llama.cpp {printed.version} of llama-cpp-python {printed.flags['llama_cpp_python']}"
