@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-llamacpp install-vllm demo demo-short test check format bench clean distclean
+.PHONY: help install install-llamacpp install-vllm demo demo-short demo-vllm demo-vllm-short test check format bench clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,12 @@ demo: $(VENV)/.run  ## a real model through offline CI, shadow, canary and full;
 
 demo-short: $(VENV)/.run  ## the same with fewer prompts
 	@$(BIN)/kc demo --short
+
+demo-vllm: $(VENV)/.run install-vllm  ## the demo with vLLM as the engine that is to serve
+	@$(BIN)/kc demo --vllm
+
+demo-vllm-short: $(VENV)/.run install-vllm  ## the same with fewer prompts
+	@$(BIN)/kc demo --vllm --short
 
 test: check  ## the checks, then every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

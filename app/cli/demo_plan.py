@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 CHECKPOINT = "SmolLM2-135M-Instruct"
-DEPLOYMENT = "coder"
 TRAIN = "smollm2-train"
 KNOWN_GOOD = "smollm2-fp32"
 
@@ -20,6 +19,7 @@ class Plan:
     """How much of everything.
 
     Attributes:
+        deployment: the deployment's name.
         contract: file name among the example contracts.
         candidate: the good build's name; `faulty` is the other's.
         builds: further builds by name, as they are written.
@@ -33,6 +33,7 @@ class Plan:
 
     contract: str
     suite: str
+    deployment: str = "coder"
     candidate: str = "smollm2-bf16"
     builds: dict[str, str] = field(
         default_factory=lambda: _pair("smollm2-bf16", "torch-serving:dtype=bfloat16")
@@ -58,7 +59,7 @@ def on_vllm(plan: Plan) -> Plan:
     """The same with vLLM as the engine that is to serve; compiling it would take longer than it saves."""
     name = "smollm2-vllm-bf16"
     build = "vllm:dtype=bfloat16,enforce_eager=on,max_model_len=2048"
-    return replace(plan, candidate=name, builds=_pair(name, build))
+    return replace(plan, deployment="coder-vllm", candidate=name, builds=_pair(name, build))
 
 
 def _faulty(candidate: str) -> str:

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from app.cli.client import ControlPlane
-from app.cli.demo_plan import BUILDS, CHECKPOINT, DEPLOYMENT, KNOWN_GOOD, TRAIN, Plan
+from app.cli.demo_plan import BUILDS, CHECKPOINT, KNOWN_GOOD, TRAIN, Plan
 from app.cli.demo_processes import Processes, free_port
 from app.cli.demo_traffic import Users, read_prompts
 from app.cli.errors import CliError
@@ -121,12 +121,14 @@ class Story:
             self.api.register("kernel-builds", name=name, spec=spec)
         self.api.register("suites", name=self.plan.suite, path=str(self.suite))
         self.start_over()
-        self.api.register("deployments", name=DEPLOYMENT, known_good=KNOWN_GOOD, endpoints=self.endpoints)
+        self.api.register(
+            "deployments", name=self.plan.deployment, known_good=KNOWN_GOOD, endpoints=self.endpoints
+        )
 
     def start_over(self) -> None:
         """End what an earlier run left active, so that the known-good build serves again."""
         for promotion in self.api.promotions():
-            if promotion["deployment"] == DEPLOYMENT and promotion["active"]:
+            if promotion["deployment"] == self.plan.deployment and promotion["active"]:
                 self.api.act(promotion["id"], "abort", reason="the demo starts over")
 
     def start_servers(self) -> None:
@@ -140,13 +142,15 @@ class Story:
         for build, url in self.endpoints.items():
             self.processes.wait_healthy(build, f"{url}/health", SERVER_S)
         port = str(self.ports["gateway"])
-        self.processes.start("gateway", "app.gateway.main", "--deployment", DEPLOYMENT, "--port", port)
+        self.processes.start(
+            "gateway", "app.gateway.main", "--deployment", self.plan.deployment, "--port", port
+        )
         self.processes.wait_healthy("gateway", f"http://{HOST}:{port}/healthz")
 
     def promote(self, build: str) -> str:
         """Start a promotion of `build`; its id."""
         started = self.api.start(
-            deployment=DEPLOYMENT,
+            deployment=self.plan.deployment,
             contract=self.contract,
             checkpoint=CHECKPOINT,
             train=TRAIN,
@@ -181,7 +185,7 @@ class Story:
         url = f"http://{HOST}:{self.ports['gateway']}"
         prompts = read_prompts(self.traffic)
         with Users(
-            url, DEPLOYMENT, prompts, at_once=self.plan.at_once, max_tokens=self.plan.max_tokens
+            url, self.plan.deployment, prompts, at_once=self.plan.at_once, max_tokens=self.plan.max_tokens
         ) as users:
             while state["status"] != "promoted":
                 if state["status"] == "awaiting_approval":

@@ -14,7 +14,7 @@ from workers import evaluate, rejudge
 from workers.rejudge import NoRecords, main, replay
 
 CLAUSES = """\
-  - {id: N1, family: numerical, metric: abs_log_ratio, limit: {lte: 1}, kind: soft, exceedance: 0.5, level: L2}
+  - {id: N1, family: numerical, metric: abs_log_ratio, limit: {lte: 1}, kind: soft, exceedance: .5, level: L2}
   - {id: N2, family: numerical, metric: unmeasurable, limit: {lte: 0}, kind: hard, level: L3}
   - {id: S1, family: statistical, metric: kl, statistic: mean, limit: {lte: 1}, kind: hard, level: L2}
   - {id: S2, family: statistical, metric: topk_agreement, k: 10, limit: {gte: 0.1}, kind: hard, level: L2}
