@@ -169,7 +169,7 @@ def cases(base: Path, other: Path, threads: int) -> list[Case]:
 
 
 def agreement(case: Case, tool: Tool, work: Path) -> tuple[list[list[str]], np.ndarray]:
-    """Rows of the table: what the tool prints, its arithmetic on our logits, the divergence; and the chunks."""
+    """Rows of the table: what the tool prints, its arithmetic on our logits, ours; and the chunks."""
     rows = []
     first = tool.chunk // 2
     kept = work / "kept.bin"

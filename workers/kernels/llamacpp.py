@@ -153,7 +153,8 @@ class LlamaCpp:
 
         The states of a trace are float32 raw logits [T - 1, >= V].
         """
-        positions = int(llama_cpp.llama_n_ctx(self._context))
+        made_for = int(llama_cpp.llama_model_n_ctx_train(self._model))
+        positions = min(made_for, int(llama_cpp.llama_n_ctx(self._context)))
         check_requests(requests, vocab_size=self.vocab_size, positions=positions)
         return [self._run(request, sampling) for request in requests]
 
@@ -277,6 +278,8 @@ def _digest(path: Path) -> str:
 
 def _known(vocab: Any, rows: int) -> int:
     """V: the converters fill the matrix up with tokens marked unused, at the end."""
+    if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+        return rows
     while rows > 1 and llama_cpp.llama_vocab_get_attr(vocab, rows - 1) & llama_cpp.LLAMA_TOKEN_ATTR_UNUSED:
         rows -= 1
     return rows
