@@ -190,7 +190,7 @@ def measure(given: argparse.Namespace) -> str:
 def page(
     given: argparse.Namespace,
     decisions: int,
-    rounds: list[tuple[float, ...]],
+    rounds: Sequence[tuple[float, ...]],
     size: float,
     peaks: tuple[int, int],
 ) -> str:

@@ -155,7 +155,8 @@ class RemoteKernel:
         """Logits where the process wrote them; it may write there again once the tensor is gone."""
         lent = memoryview(self._outbox[number].map)
         weakref.finalize(lent, self._unused.append, number).atexit = False
-        return layout.torch(lent)
+        logits: Tensor = layout.torch(lent)
+        return logits
 
     def _call(
         self, message: Message, fds: Sequence[int] = (), timeout_s: float | None = None

@@ -10,7 +10,7 @@ engine answered: the count of positions, and its raw logit of every token it cho
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class VllmEngine:
         try:
             self._llm = LLM(
                 str(checkpoint),
-                dtype=dtype,  # type: ignore[arg-type]
+                dtype=dtype,
                 enforce_eager=enforce_eager == "on",
                 enable_prefix_caching=prefix_caching == "on",
                 tensor_parallel_size=tp,
@@ -124,6 +124,8 @@ class VllmEngine:
         model = self._config.model_config
         self._rows = int(model.get_vocab_size())
         self._vocab_size = _vocab_size(checkpoint, self._rows)
+        self._blocks = int(self._config.cache_config.num_gpu_blocks or 2**31)
+        self._block_size = min(self._facts["block_size"])
         self._positions = int(model.max_model_len)
         self._eos = _eos(model)
 
@@ -179,18 +181,18 @@ class VllmEngine:
         Raises InvalidRequest, StatesDiffer, and KernelError when the KV cache is too small.
         """
         check_requests(requests, vocab_size=self.vocab_size, positions=self._positions)
-        run = [i for i, request in enumerate(requests) if request.most_tokens > 1]
-        answers = self._llm.generate(
-            [{"prompt_token_ids": self._fed(requests[i])} for i in run],
-            [self._parameters(i, requests[i], sampling) for i in run],
-            use_tqdm=False,
-        )
-        kept, times = self._llm.collective_rpc("drift_take")[0]
         traces = [self._empty(request) for request in requests]
-        for i, answer in zip(run, answers, strict=True):
-            traces[i] = self._trace(
-                requests[i], answer.outputs[0], kept.get(i, []), times.get(i, [0.0]), sampling
+        for part in self._fitting(requests):
+            answers = self._llm.generate(
+                [{"prompt_token_ids": self._fed(requests[i])} for i in part],
+                [self._parameters(i, requests[i], sampling) for i in part],
+                use_tqdm=False,
             )
+            kept, times = self._llm.collective_rpc("drift_take")[0]
+            for i, answer in zip(part, answers, strict=True):
+                traces[i] = self._trace(
+                    requests[i], answer.outputs[0], kept.get(i, []), times.get(i, [0.0]), sampling
+                )
         return traces
 
     def logits(self, states: Tensor) -> Tensor:
@@ -202,6 +204,23 @@ class VllmEngine:
     def close(self) -> None:
         """Release the weights."""
         del self._llm
+
+    def _fitting(self, requests: Sequence[Request]) -> Iterator[list[int]]:
+        """Indices of requests whose sequences fit into the KV cache together, so that none is preempted."""
+        block, room = self._block_size, self._blocks - 1
+        part: list[int] = []
+        used = 0
+        for i, request in enumerate(requests):
+            if request.most_tokens < 2:
+                continue  # a single token decides nothing
+            needed = -(-request.most_tokens // block)
+            if part and used + needed > room:
+                yield part
+                part, used = [], 0
+            part.append(i)
+            used += needed
+        if part:
+            yield part
 
     def _fed(self, request: Request) -> list[int]:
         """What the engine is given as prompt: without an output, the last token decides nothing."""
