@@ -184,24 +184,24 @@ def agreement(case: Case, tool: Tool, work: Path) -> tuple[list[list[str]], np.n
             ours.append((values["kl"], values["top1_flip"] == 0))
             theirs.append(tool_arithmetic(*(kernel.states[prompt.request.id][first:] for kernel in heard)))
     kl, same = map(np.stack, zip(*ours, strict=True))
-    for name, found in (
-        ("`llama-perplexity`", told),
-        ("its arithmetic on our logits", Scores.of(*map(np.stack, zip(*theirs, strict=True)))),
-        ("ours, the same positions", Scores.of(kl[:, first:], same[:, first:])),
-        ("ours, every position", Scores.of(kl, same)),
+    for name, found, comparable in (
+        ("`llama-perplexity`", told, False),
+        ("its arithmetic on our logits", Scores.of(*map(np.stack, zip(*theirs, strict=True))), True),
+        ("ours, the same positions", Scores.of(kl[:, first:], same[:, first:]), True),
+        ("ours, every position", Scores.of(kl, same), False),
     ):
         rows.append([
             case.name, name,
-            f"{found.kl:.3e} ± {found.kl_error:.1e}", away(found.kl - told.kl, told.kl_error),
+            f"{found.kl:.3e} ± {found.kl_error:.1e}", away(found.kl - told.kl, told.kl_error * comparable),
             f"{found.same_top:.3%} ± {found.same_top_error:.3%}",
-            away(found.same_top - told.same_top, told.same_top_error),
+            away(found.same_top - told.same_top, told.same_top_error * comparable),
         ])  # fmt: skip
         print(*rows[-1], sep=" | ", file=sys.stderr)
     return rows, chunks
 
 
 def away(distance: float, error: float) -> str:
-    """In standard errors; a dash where the tool prints an error of nothing."""
+    """In standard errors; a dash where there is none to count in."""
     return f"{abs(distance) / error:.2f}" if error else "-"
 
 
