@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from app.cli.builds import spec
@@ -54,6 +55,32 @@ def judge_again(folder: Path, contract: Path, *, as_json: bool) -> int:
     need_measurement()
     arguments = [str(folder), "--contract", str(contract)]
     return measure([*arguments, "--json"] if as_json else arguments, "workers.rejudge")
+
+
+def probe(
+    contract: Path,
+    checkpoint: Path,
+    suite: Path,
+    options: Mapping[str, object],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Load a candidate and a baseline in turns; exit status as :func:`run`.
+
+    Raises CliError when a file is missing, a build cannot be, or the contract has errors.
+    """
+    _check_contract(contract)
+    _check_paths(checkpoint, suite)
+    need_measurement()
+    arguments = ["--contract", str(contract), "--checkpoint", str(checkpoint), "--suite", str(suite)]
+    for name, value in options.items():
+        if name in ("candidate", "baseline") and not str(value).startswith(("http://", "https://")):
+            value = spec(str(value))  # noqa: PLW2901 - as it is written in one way
+        if value is not None:
+            arguments += [f"--{name}", str(value)]
+    arguments += ["--json"] * as_json + ["--quiet"] * quiet
+    return measure(arguments, "workers.probe")
 
 
 def measure(arguments: list[str], module: str = "workers.evaluate") -> int:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import CliError
+from app.cli.measuring import Json, measuring
 
 app = typer.Typer(
     name="kc",
@@ -34,7 +35,6 @@ class Format(StrEnum):
 
 
 Url = Annotated[str, typer.Option("--url", envvar="KC_URL", help="Where the control plane answers.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PromotionId = Annotated[
     str, typer.Argument(help="The promotion's id, or its beginning.", metavar="PROMOTION")
 ]
@@ -114,64 +114,6 @@ def examine(
     from app.cli.contracts import examine as run
 
     raise typer.Exit(run(file, prompts, as_json=json))
-
-
-@app.command()
-def evaluate(
-    contract: Annotated[Path, typer.Option(help="The contract, a YAML file.")],
-    checkpoint: Annotated[Path, typer.Option(help="Directory with safetensors weights and tokenizer.")],
-    train: Annotated[str, typer.Option(help="Training kernel: `engine:key=value,...` or a file.")],
-    inference: Annotated[str, typer.Option(help="Serving kernel: `engine:key=value,...` or a file.")],
-    suite: Annotated[Path, typer.Option(help="Prompts, one JSON object a line.")],
-    out: Annotated[Path | None, typer.Option(help="Where evidence, judgement and records go.")] = None,
-    json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
-) -> None:
-    """Measure a kernel pair against a contract.
-
-    Exit 0 converged, 1 violated, 3 inconclusive, 2 bad usage or contract, 4 could not be measured.
-    """
-    from app.cli.evaluate import run
-
-    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, as_json=json, quiet=quiet))
-
-
-@app.command()
-def judge(
-    run: Annotated[Path, typer.Argument(help="Directory `kc evaluate --out` wrote.")],
-    contract: Annotated[Path, typer.Option(help="The contract, a YAML file.")],
-    json: Json = False,
-) -> None:
-    """Judge a recorded measurement under another contract.
-
-    No kernel runs. Exit as `kc evaluate`.
-    """
-    from app.cli.evaluate import judge_again as run_again
-
-    raise typer.Exit(run_again(run, contract, as_json=json))
-
-
-@app.command()
-def worst(
-    run: Annotated[str, typer.Argument(help="Directory of `kc evaluate --out`, or a promotion's id.")],
-    metric: Annotated[str, typer.Option(help="By which recorded metric.")] = "kl",
-    most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many decisions.")] = 10,
-    phase: Annotated[str | None, typer.Option(help="Only `prefill` or `decode`.")] = None,
-    language: Annotated[str | None, typer.Option(help="Only prompts in this language.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only prompts with this tag.")] = None,
-    draw: Annotated[str | None, typer.Option(help="Only the prompt of this id.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Whose tokenizer gives the text.")] = None,
-    context: Annotated[int, typer.Option(min=0, help="Tokens of text on either side.")] = 12,
-    json: Json = False,
-) -> None:
-    """Show the decisions that drifted furthest, with their text."""
-    from app.cli.worst import run as look
-
-    options: dict[str, str | int | None] = {
-        "metric": metric, "most": most, "phase": phase, "language": language, "tag": tag, "draw": draw,
-        "context": context,
-    }  # fmt: skip
-    raise typer.Exit(look(run, checkpoint, options, as_json=json))
 
 
 @app.command()
@@ -374,6 +316,7 @@ def register_deployment(
     deployment(url, name, known_good, endpoint)
 
 
+app.add_typer(measuring)
 app.add_typer(register)
 
 

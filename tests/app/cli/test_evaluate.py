@@ -82,3 +82,27 @@ def test_a_broken_contract_is_told_with_every_place(given: dict[str, Any], tmp_p
     with pytest.raises(CliError, match=r"the contract has errors\n.*c.yaml:\d+:\d+: error: .*tvv") as caught:
         evaluate.run(**{**given, "contract": file})
     assert caught.value.code == 2
+
+
+def test_a_recorded_measurement_is_judged_again(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(CliError, match=r"no evidence\.json"):
+        evaluate.judge_again(tmp_path, CONTRACT, as_json=True)
+    (tmp_path / "evidence.json").write_text("{}")
+    assert evaluate.judge_again(tmp_path, CONTRACT, as_json=True) == 0
+    (started,) = Process.started
+    assert started[1:] == ["-m", "workers.rejudge", str(tmp_path), "--contract", str(CONTRACT), "--json"]
+
+
+def test_a_probe_of_a_build_and_a_server(given: dict[str, Any], tmp_path: Path) -> None:
+    suite = given["suite"]
+    options = {"candidate": "torch-serving:chunk=8,batch=2", "baseline": "http://127.0.0.1:8331", "rate": 2.0,
+               "out": None}  # fmt: skip
+    assert evaluate.probe(CONTRACT, tmp_path, suite, options, as_json=False, quiet=True) == 0
+    (started,) = Process.started
+    assert started[1:] == [
+        "-m", "workers.probe", "--contract", str(CONTRACT), "--checkpoint", str(tmp_path),
+        "--suite", str(suite), "--candidate", "torch-serving:batch=2,chunk=8",
+        "--baseline", "http://127.0.0.1:8331", "--rate", "2.0", "--quiet",
+    ]  # fmt: skip
+    with pytest.raises(CliError, match="unknown engine"):
+        evaluate.probe(CONTRACT, tmp_path, suite, {"candidate": "vlm"}, as_json=False, quiet=False)
