@@ -75,42 +75,75 @@ def _horner(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return value
 
 
-def _reduce(z_tr: Tensor, z_inf: Tensor, tokens: Tensor, inverse_temperature: float) -> tuple[Tensor, ...]:
-    a, b = z_tr.double(), z_inf.double()
+def _extents(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    a, b = a.double(), b.double()
     d = a - b
-    max_a, max_b = a.amax(-1), b.amax(-1)
-    high, low = d.amax(-1), d.amin(-1)
-    mean = d.sum(-1) / d.shape[-1]
-    l2 = (d * d).sum(-1).sqrt()
-    dc = d - mean[:, None]
-    l2_centered = (dc * dc).sum(-1).sqrt()
+    return a.amax(-1), b.amax(-1), d.amax(-1), d.amin(-1), d.sum(-1)
 
-    exp_a = torch.exp((a - max_a[:, None]) * inverse_temperature)
-    exp_b = torch.exp((b - max_b[:, None]) * inverse_temperature)
-    sum_a, sum_b = exp_a.sum(-1), exp_b.sum(-1)
-    spread = dc - ((exp_b * dc).sum(-1) / sum_b)[:, None]
-    weighted = ((exp_b * spread * spread).sum(-1) / sum_b).sqrt()
 
-    shift = (max_a - max_b) * inverse_temperature + (sum_a.log() - sum_b.log())
-    p, q = exp_a / sum_a[:, None], exp_b / sum_b[:, None]
-    delta = d * inverse_temperature - shift[:, None]
+def _masses(
+    a: Tensor, b: Tensor, max_a: Tensor, max_b: Tensor, mean: Tensor, inverse_temperature: float
+) -> tuple[Tensor, ...]:
+    a, b = a.double(), b.double()
+    d = a - b
+    dc = d - mean
+    exp_a = torch.exp((a - max_a) * inverse_temperature)
+    exp_b = torch.exp((b - max_b) * inverse_temperature)
+    return exp_a.sum(-1), exp_b.sum(-1), (d * d).sum(-1), (dc * dc).sum(-1), (exp_b * dc).sum(-1)
+
+
+def _divergences(
+    a: Tensor, b: Tensor, max_a: Tensor, max_b: Tensor, sum_a: Tensor, sum_b: Tensor,
+    middle: Tensor, shift: Tensor, inverse_temperature: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    a, b = a.double(), b.double()
+    d = a - b
+    p = torch.exp((a - max_a) * inverse_temperature) / sum_a
+    q = torch.exp((b - max_b) * inverse_temperature) / sum_b
+    spread = d - middle
+    delta = d * inverse_temperature - shift
     near = delta.abs() < _NEAR
     x = delta.clamp(-_NEAR, _NEAR)
     xx = x * x
     even, odd = xx * _horner(xx, _EVEN), x * xx * _horner(xx, _ODD)
-    kl = torch.where(near, p * (even - odd), p * delta + (q - p)).sum(-1)
-    kl_reverse = torch.where(near, q * (even + odd), (p - q) - q * delta).sum(-1)
-    tv = 0.5 * torch.where(near, p * (even - odd - x).abs(), (p - q).abs()).sum(-1)
+    return (
+        (q * spread * spread).sum(-1),
+        torch.where(near, p * (even - odd), p * delta + (q - p)).sum(-1),
+        torch.where(near, q * (even + odd), (p - q) - q * delta).sum(-1),
+        torch.where(near, p * (even - odd - x).abs(), (p - q).abs()).sum(-1),
+    )
 
-    a_y = a.gather(-1, tokens[:, None])[:, 0]
-    b_y = b.gather(-1, tokens[:, None])[:, 0]
+
+# Three passes, each of which a compiler makes one loop that stores nothing: taken as one graph,
+# what later sums share is stored for every token, and costs more than the exponentials taken twice.
+_PASSES = (_extents, _masses, _divergences)
+
+
+def _reduce(
+    z_tr: Tensor,
+    z_inf: Tensor,
+    tokens: Tensor,
+    inverse_temperature: float,
+    passes: tuple[Callable[..., tuple[Tensor, ...]], ...] = _PASSES,
+) -> tuple[Tensor, ...]:
+    extents, masses, divergences = passes
+    max_a, max_b, high, low, total = extents(z_tr, z_inf)
+    tops, mean = (max_a[:, None], max_b[:, None]), (total / z_tr.shape[-1])[:, None]
+    sum_a, sum_b, square, square_centered, tilt = masses(z_tr, z_inf, *tops, mean, inverse_temperature)
+    shift = (max_a - max_b) * inverse_temperature + (sum_a.log() - sum_b.log())
+    middle = mean + (tilt / sum_b)[:, None]
+    variance, kl, kl_reverse, absolute = divergences(
+        z_tr, z_inf, *tops, sum_a[:, None], sum_b[:, None], middle, shift[:, None], inverse_temperature
+    )
+    a_y = z_tr.gather(-1, tokens[:, None])[:, 0].double()
+    b_y = z_inf.gather(-1, tokens[:, None])[:, 0].double()
     log_ratio = (a_y - b_y) * inverse_temperature - shift
     nll_a = sum_a.log() - (a_y - max_a) * inverse_temperature
     nll_b = sum_b.log() - (b_y - max_b) * inverse_temperature
-    linf = torch.maximum(high.abs(), low.abs())
     return (
-        l2, l2_centered, linf, high - low, weighted,
-        log_ratio, kl, kl_reverse, tv, 1.0 / sum_a, nll_a, 1.0 / sum_b, nll_b,
+        square.sqrt(), square_centered.sqrt(), torch.maximum(high.abs(), low.abs()), high - low,
+        variance.sqrt(), log_ratio, kl, kl_reverse, 0.5 * absolute,
+        1.0 / sum_a, nll_a, 1.0 / sum_b, nll_b,
     )  # fmt: skip
 
 
@@ -139,14 +172,14 @@ def compiled() -> Reductions:
         return _eager
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # raised by the compiler's own imports
-        fused: Reductions = torch.compile(_reduce, dynamic=True, options={"compile_threads": 1})
+        passes = tuple(torch.compile(one, dynamic=True, options={"compile_threads": 1}) for one in _PASSES)
     failed = False
 
     def reduce(z_tr: Tensor, z_inf: Tensor, tokens: Tensor, inverse_temperature: float) -> tuple[Tensor, ...]:
         nonlocal failed
         if not failed and len(tokens) > 1:  # a single row would compile a second variant
             try:
-                return fused(z_tr, z_inf, tokens, inverse_temperature)
+                return _reduce(z_tr, z_inf, tokens, inverse_temperature, passes)
             except (RuntimeError, OSError) as error:  # of the compiler, its toolchain or its cache
                 log.warning("drift reductions did not compile and run eagerly: %s", str(error).split("\n")[0])
                 failed = True
@@ -246,6 +279,11 @@ def _check(z_tr: Tensor, z_inf: Tensor, tokens: Tensor, temperature: float, voca
         raise DriftInputError(f"row {at}: token {int(tokens[at])} is outside the vocabulary of {vocab_size}")
 
 
+def _widened(logits: Tensor) -> Tensor:
+    # Exact, and the loops over both sides then convert eight numbers at a time.
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+
 @torch.inference_mode()
 def drift(
     z_tr: Tensor,
@@ -281,7 +319,7 @@ def drift(
         DriftInputError: shapes, tokens or temperature do not fit.
     """
     _check(z_tr, z_inf, tokens, temperature, vocab_size)
-    z_tr, z_inf = z_tr[:, :vocab_size], z_inf[:, :vocab_size]
+    z_tr, z_inf = _widened(z_tr[:, :vocab_size]), _widened(z_inf[:, :vocab_size])
     names = (*metric_names(ks), *SIDES)
     if len(tokens) == 0:
         return {name: torch.zeros(0, dtype=torch.float64) for name in names}
