@@ -83,6 +83,29 @@ def probe(
     return measure(arguments, "workers.probe")
 
 
+def calibrate(
+    checkpoint: Path,
+    train: str,
+    inference: str,
+    suite: Path,
+    temperature: float,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run each kernel against itself; exit status 0 measured, 2 bad usage, 4 not measured.
+
+    Raises CliError when a file is missing or a build cannot be.
+    """
+    train, inference = spec(train), spec(inference)
+    _check_paths(checkpoint, suite)
+    need_measurement()
+    arguments = ["--checkpoint", str(checkpoint), "--train", train, "--inference", inference]
+    arguments += ["--suite", str(suite), "--temperature", str(temperature)]
+    arguments += ["--json"] * as_json + ["--quiet"] * quiet
+    return measure(arguments, "workers.calibrate")
+
+
 def measure(arguments: list[str], module: str = "workers.evaluate") -> int:
     """Run `python -m module` with these arguments; a signal that ended it becomes NOT_MEASURED."""
     process = subprocess.Popen([sys.executable, "-m", module, *arguments])

@@ -104,3 +104,23 @@ def probe(
         "block": block, "timeout": timeout, "max-tokens": max_tokens, "seed": seed, "out": out,
     }  # fmt: skip
     raise typer.Exit(run(contract, checkpoint, suite, options, as_json=json, quiet=quiet))
+
+
+@measuring.command()
+def calibrate(
+    checkpoint: Checkpoint,
+    train: Annotated[str, typer.Option(help="Training kernel: `engine:key=value,...` or a file.")],
+    inference: Annotated[str, typer.Option(help="Serving kernel: `engine:key=value,...` or a file.")],
+    suite: Suite,
+    temperature: Annotated[float, typer.Option(help="Of sampling and of both distributions.")] = 1.0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure each kernel's noise floor.
+
+    Runs each kernel against itself and proposes limits for a contract. Exit 0 measured, 2 bad usage,
+    4 could not be measured.
+    """
+    from app.cli.evaluate import calibrate as run
+
+    raise typer.Exit(run(checkpoint, train, inference, suite, temperature, as_json=json, quiet=quiet))

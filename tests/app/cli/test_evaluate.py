@@ -106,3 +106,13 @@ def test_a_probe_of_a_build_and_a_server(given: dict[str, Any], tmp_path: Path) 
     ]  # fmt: skip
     with pytest.raises(CliError, match="unknown engine"):
         evaluate.probe(CONTRACT, tmp_path, suite, {"candidate": "vlm"}, as_json=False, quiet=False)
+
+
+def test_a_calibration(given: dict[str, Any], tmp_path: Path) -> None:
+    arguments = (tmp_path, "torch", "torch-serving", given["suite"], 0.7)
+    assert evaluate.calibrate(*arguments, as_json=True, quiet=False) == 0
+    (started,) = Process.started
+    assert started[1:] == [
+        "-m", "workers.calibrate", "--checkpoint", str(tmp_path), "--train", "torch", "--inference",
+        "torch-serving", "--suite", str(given["suite"]), "--temperature", "0.7", "--json",
+    ]  # fmt: skip
