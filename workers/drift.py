@@ -42,7 +42,7 @@ SIDES = (
 )  # fmt: skip
 
 _COMPILE_FROM = 4096  # a smaller vocabulary never earns back the seconds of compiling
-_FUSE_FROM = 30_000  # nor do fewer decisions: compiling takes 10 s and more, and saves 0.4 ms each
+_FUSE_FROM = 12_000  # nor do fewer decisions: compiling takes 15 s and more, and saves over 1 ms each
 # Elements taken at once: larger float64 temporaries leave the cache, and in eager are mapped anew each time.
 _EAGER_ELEMENTS, _FUSED_ELEMENTS = 1 << 17, 1 << 20
 _CHUNK = 128  # width of the chunks top-k is searched in
