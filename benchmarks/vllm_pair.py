@@ -1,6 +1,6 @@
 """How fast is torch float32 against vLLM bfloat16 over the full vocabulary, beside what it must do anyway?
 
-    python -m benchmarks.vllm_pair CHECKPOINT [--tokens 6000] [--repeats 3] [--threads 2] [--write]
+    python -m benchmarks.vllm_pair [CHECKPOINT] [--tokens 6000] [--repeats 3] [--threads 2] [--write]
 
 One run, one set of prompts, repeats interleaved, the best of each counts:
 
@@ -41,8 +41,9 @@ from benchmarks._report import machine, table
 from contracts.builds import parse_build
 from contracts.model import Sampling
 from contracts.slices import Attributes
+from workers.checkpoint_import import import_checkpoint
 from workers.drift import compiled
-from workers.environments import interpreter
+from workers.environments import UnknownEnvironment, interpreter
 from workers.kernels.loading import load
 from workers.kernels.protocol import Kernel, Request
 from workers.kernels.remote import RemoteKernel
@@ -51,6 +52,7 @@ from workers.records import RecordsWriter
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "docs" / "benchmarks" / "vllm_pair.md"
+DEMO = ROOT / ".kc" / "demo" / "artifacts" / "checkpoints"
 TRAIN, INFERENCE = "torch:dtype=float32", "vllm:dtype=bfloat16"
 TARGET, TARGET_PUBLIC, TARGET_BYTES = 0.9, 15.0, 200
 BLOCK = 128
@@ -219,7 +221,7 @@ def page(
         f"Records: {size:.0f} bytes per decision, to stay below {TARGET_BYTES}. Nothing else is written.", "",
         f"Peak resident memory of both processes: {peaks[0] / 1e9:.2f} GB after these prompts, "
         f"{peaks[1] / 1e9:.2f} GB after four times as many.", "",
-        f"Again: `python -m benchmarks.vllm_pair CHECKPOINT --tokens {given.tokens} "
+        f"Again: `python -m benchmarks.vllm_pair --tokens {given.tokens} "
         f"--threads {given.threads} --clock {given.clock} --write`, with an environment `vllm`.", "",
     ]  # fmt: skip
     return "\n".join(text)
@@ -229,7 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("checkpoint", type=Path, nargs="?", help="a directory; the demo's when left out")
     parser.add_argument("--tokens", type=int, default=6000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--public", type=int, default=1, help="prompts of the public API")
@@ -237,6 +239,12 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     given = parser.parse_args()
+    try:
+        interpreter("vllm")
+    except UnknownEnvironment as error:
+        print(f"not measured: {error}")
+        return
+    given.checkpoint = given.checkpoint or import_checkpoint(DEMO)
     torch.set_num_threads(given.threads)
     given.vocabulary = json.loads((given.checkpoint / "config.json").read_text())["vocab_size"]
     text = measure(given)
