@@ -323,6 +323,8 @@ def _print(found: Sequence[Spread], limits: Mapping[str, float], prompts: int) -
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, evaluate.WIDTH)  # a file has no width to fold into
     table = Table(box=box.SIMPLE_HEAD, title=f"{prompts} prompts", title_justify="left")
     for column in ("kernel", "against itself", "phase", "metric", "n", "p50", "p99", "worst"):
         table.add_column(column, justify="right" if column in ("n", "p50", "p99", "worst") else "left")

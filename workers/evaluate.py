@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CONVERGED, VIOLATED, USAGE, INCONCLUSIVE, NOT_MEASURED = 0, 1, 2, 3, 4
 INTERRUPTED = 130
 SHARD = "suite"
-_WIDTH = 150
+WIDTH = 150
 _SHOWN = ("clause", "metric", "slice", "phase", "observed", "limit", "n", "interval", "verdict")
 
 
@@ -224,7 +224,7 @@ def show(judgement: Judgement, *, as_json: bool) -> None:
 
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)  # a file or a log has no width to fold into
+        console.width = max(console.width, WIDTH)  # a file or a log has no width to fold into
     console.print(_table(judgement))
     console.print(report.headline(judgement), markup=False, highlight=False)
 
