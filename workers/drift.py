@@ -93,13 +93,13 @@ def _masses(
 
 
 def _divergences(
-    a: Tensor, b: Tensor, max_a: Tensor, max_b: Tensor, sum_a: Tensor, sum_b: Tensor,
+    a: Tensor, b: Tensor, max_a: Tensor, max_b: Tensor, part_a: Tensor, part_b: Tensor,
     middle: Tensor, shift: Tensor, inverse_temperature: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     a, b = a.double(), b.double()
     d = a - b
-    p = torch.exp((a - max_a) * inverse_temperature) / sum_a
-    q = torch.exp((b - max_b) * inverse_temperature) / sum_b
+    p = torch.exp((a - max_a) * inverse_temperature) * part_a
+    q = torch.exp((b - max_b) * inverse_temperature) * part_b
     spread = d - middle
     delta = d * inverse_temperature - shift
     near = delta.abs() < _NEAR
@@ -132,8 +132,9 @@ def _reduce(
     sum_a, sum_b, square, square_centered, tilt = masses(z_tr, z_inf, *tops, mean, inverse_temperature)
     shift = (max_a - max_b) * inverse_temperature + (sum_a.log() - sum_b.log())
     middle = mean + (tilt / sum_b)[:, None]
+    part_a, part_b = 1.0 / sum_a, 1.0 / sum_b  # a division a row, not one a token
     variance, kl, kl_reverse, absolute = divergences(
-        z_tr, z_inf, *tops, sum_a[:, None], sum_b[:, None], middle, shift[:, None], inverse_temperature
+        z_tr, z_inf, *tops, part_a[:, None], part_b[:, None], middle, shift[:, None], inverse_temperature
     )
     a_y = z_tr.gather(-1, tokens[:, None])[:, 0].double()
     b_y = z_inf.gather(-1, tokens[:, None])[:, 0].double()
@@ -143,7 +144,7 @@ def _reduce(
     return (
         square.sqrt(), square_centered.sqrt(), torch.maximum(high.abs(), low.abs()), high - low,
         variance.sqrt(), log_ratio, kl, kl_reverse, 0.5 * absolute,
-        1.0 / sum_a, nll_a, 1.0 / sum_b, nll_b,
+        part_a, nll_a, part_b, nll_b,
     )  # fmt: skip
 
 
