@@ -40,6 +40,7 @@ _PREFIXES = (
     "LC_", "XDG_", "OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "PYTORCH_", "VLLM_", "TRITON_", "GGML_",
     "HF_HUB_", "CUDA", "NVIDIA_", "NCCL_", "HIP_", "ROCR_", "TOKENIZERS_", "TQDM_",
 )  # fmt: skip
+_SECRETS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 class KernelDied(KernelError):
@@ -282,7 +283,7 @@ def _environment(room: Path, threads: int | None) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name in _ENVIRONMENT or name.startswith(_PREFIXES)
+        if (name in _ENVIRONMENT or name.startswith(_PREFIXES)) and not name.endswith(_SECRETS)
     }
     if threads is not None:
         kept |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}

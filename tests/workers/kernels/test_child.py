@@ -166,6 +166,7 @@ def test_it_dies_with_the_process_that_started_it():
 def test_secrets_stay_here(monkeypatch):
     monkeypatch.setenv("KC_TOKEN", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     seen = child._environment(Path("/room"), threads=3)
