@@ -90,16 +90,25 @@ def _gguf(text: str) -> str:
     return text
 
 
+def _faults(text: str) -> str:
+    found = [part.strip().upper() for part in text.split("+")]
+    if not all(re.fullmatch(r"F([1-9]|1[0-8])", name) for name in found):
+        raise ValueError(text)
+    # Sorted, so that the same faults are the same build.
+    return "+".join(sorted(set(found), key=lambda name: int(name[1:])))
+
+
 _COUNT = _Option("a whole number of at least 1", _count)
 _DTYPE, _ATTENTION = _choice(*DTYPES), _choice(*ATTENTION)
 _BASE = _Option("a positive number", _base)
 _GGUF = _Option("the name of a .gguf file in the checkpoint directory", _gguf)
 _CACHE_TYPE = _choice(*CACHE_TYPES)
 _SWITCH = _choice("on", "off")
+_FAULT = _Option("faults F1 to F18, joined by +", _faults)
 _WORD = _Option("a word as the engine writes it", _word)
 
 ENGINES: dict[str, dict[str, _Option]] = {
-    "torch": {"dtype": _DTYPE, "attn": _ATTENTION},
+    "torch": {"dtype": _DTYPE, "attn": _ATTENTION, "fault": _FAULT},
     "torch-serving": {
         "dtype": _DTYPE,
         "attn": _ATTENTION,
@@ -107,6 +116,7 @@ ENGINES: dict[str, dict[str, _Option]] = {
         "batch": _COUNT,
         "rope_theta": _BASE,
         "weights": _choice(*WEIGHTS),
+        "fault": _FAULT,
     },
     "llamacpp": {
         "file": _GGUF,

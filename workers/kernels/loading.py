@@ -18,6 +18,11 @@ def load(spec: BuildSpec, checkpoint: Path | str) -> Kernel:
     directory = Path(checkpoint)
     options: dict[str, Any] = dict(parse_build({"engine": spec.engine, **spec.options}).options)
     options.pop("python", None)  # who starts processes has read it
+    if faults := options.pop("fault", None):
+        from workers.kernels.faults import inject, parse_faults
+
+        clean = {key: value for key, value in spec.options.items() if key != "fault"}
+        return inject(load(spec.model_copy(update={"options": clean}), directory), parse_faults(faults))
     if spec.engine == "torch":
         from workers.kernels.torch_graph import TorchGraph
 

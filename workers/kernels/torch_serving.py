@@ -50,7 +50,7 @@ class TorchServing:
         self._dtype, self._attn, self._chunk, self._batch = dtype, attn, chunk, batch
         self._weights = weights
         if weights == "int8-per-tensor":
-            _quantise_per_tensor(self._model.body)
+            quantise_per_tensor(self._model.body)
 
     def fingerprint(self) -> Fingerprint:
         """What is running."""
@@ -245,7 +245,8 @@ class _Running:
 
 
 @torch.no_grad()
-def _quantise_per_tensor(body: nn.Module) -> None:
+def quantise_per_tensor(body: nn.Module) -> None:
+    """Round every linear weight to 255 levels of one scale a matrix, naively."""
     # One outlier sets the scale of the whole matrix: the mistake the option is there to show.
     for module in body.modules():
         if isinstance(module, nn.Linear):
