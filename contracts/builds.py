@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -195,6 +195,17 @@ def parse_build(written: str | Mapping[str, object]) -> BuildSpec:
             raise InvalidBuild(f"{engine}: {key!r} is given twice", key)
         options[key] = _option(engine, key, text)
     return BuildSpec(engine=engine, options=options)
+
+
+def with_faults(build: BuildSpec, faults: Sequence[str]) -> BuildSpec:
+    """The build with these faults of the zoo beside those it already has, as its option `fault`.
+
+    Raises InvalidBuild for an unknown fault, and for an engine that faults are not made for.
+    """
+    if not faults:
+        return build
+    known = [str(build.options["fault"])] if "fault" in build.options else []
+    return parse_build({"engine": build.engine, **build.options, "fault": "+".join([*known, *faults])})
 
 
 def _option(engine: str, key: str, text: str) -> Scalar:

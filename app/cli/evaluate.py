@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.cli.builds import spec
@@ -23,6 +23,7 @@ def run(
     *,
     as_json: bool,
     quiet: bool = False,
+    faults: Sequence[str] = (),
 ) -> int:
     """Exit status of the measurement: 0 converged, 1 violated, 3 inconclusive, 2 bad usage, 4 not measured.
 
@@ -30,7 +31,7 @@ def run(
     the contract has errors.
     """
     _check_contract(contract)
-    train, inference = spec(train), spec(inference)
+    train, inference = spec(train), spec(inference, faults)
     _check_paths(checkpoint, suite)
     need_measurement()
     arguments = ["--contract", str(contract), "--checkpoint", str(checkpoint)]

@@ -24,6 +24,9 @@ def evaluate(
     inference: Annotated[str, typer.Option(help="Serving kernel: `engine:key=value,...` or a file.")],
     suite: Suite,
     out: Annotated[Path | None, typer.Option(help="Where evidence, judgement and records go.")] = None,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="A fault, F1 to F18, put into the serving kernel; repeatable.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -33,7 +36,8 @@ def evaluate(
     """
     from app.cli.evaluate import run
 
-    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, as_json=json, quiet=quiet))
+    options = {"as_json": json, "quiet": quiet}
+    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, faults=fault or [], **options))
 
 
 @measuring.command()

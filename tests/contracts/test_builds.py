@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.builds import ENGINES, BuildSpec, Fingerprint, InvalidBuild, matches, parse_build
+from contracts.builds import ENGINES, BuildSpec, Fingerprint, InvalidBuild, matches, parse_build, with_faults
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_fingerprint_digest_ignores_the_order_of_flags() -> None:
 def test_known_engines() -> None:
     assert all("python" in keys for keys in ENGINES.values())
     assert {name: set(keys) - {"python"} for name, keys in ENGINES.items() if name != "vllm"} == {
-        "torch": {"dtype", "attn"},
-        "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights"},
+        "torch": {"dtype", "attn", "fault"},
+        "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights", "fault"},
         "llamacpp": {"file", "n_ctx", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn", "threads"},
     }
     assert BuildSpec(engine="torch").digest.startswith("sha256:")
@@ -127,3 +127,15 @@ def test_what_a_spec_states_and_nothing_else() -> None:
         flags={"chunk": 64},
     )
     assert parse_build("torch").stated == Fingerprint(engine="torch")
+
+
+def test_faults_are_added_to_those_a_build_has() -> None:
+    build = parse_build("torch-serving:dtype=bfloat16,fault=F13")
+    assert str(with_faults(build, ["F9", "f13"])) == "torch-serving:dtype=bfloat16,fault=F9+F13"
+    assert with_faults(build, []) == build
+    assert with_faults(build, ["F9"]).stated.flags == {"fault": "F9+F13"}
+    for wrong, words in ((["F19"], "F1 to F18"), ([""], "F1 to F18")):
+        with pytest.raises(InvalidBuild, match=words):
+            with_faults(build, wrong)
+    with pytest.raises(InvalidBuild, match="no key 'fault'"):
+        with_faults(parse_build("vllm"), ["F9"])

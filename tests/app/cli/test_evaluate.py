@@ -116,3 +116,17 @@ def test_a_calibration(given: dict[str, Any], tmp_path: Path) -> None:
         "-m", "workers.calibrate", "--checkpoint", str(tmp_path), "--train", "torch", "--inference",
         "torch-serving", "--suite", str(given["suite"]), "--temperature", "0.7", "--json",
     ]  # fmt: skip
+
+
+def test_faults_go_into_the_serving_build(given: dict[str, Any]) -> None:
+    evaluate.run(**given, faults=["F13", "F9"])
+    (started,) = Process.started
+    build = started[started.index("--inference") + 1]
+    assert build == "torch-serving:dtype=bfloat16,fault=F9+F13"
+    assert started[started.index("--train") + 1] == "torch:dtype=float32"
+
+
+def test_an_unknown_fault_starts_nothing(given: dict[str, Any]) -> None:
+    with pytest.raises(CliError, match="F1 to F18"):
+        evaluate.run(**given, faults=["F77"])
+    assert not Process.started
