@@ -98,6 +98,27 @@ def _faults(text: str) -> str:
     return "+".join(sorted(set(found), key=lambda name: int(name[1:])))
 
 
+def _address(text: str) -> str:
+    # Nobody's password or query belongs in a build; `/v1` is the client's to add.
+    host = r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])"
+    if not re.fullmatch(rf"https?://{host}(:[0-9]{{1,5}})?(/[A-Za-z0-9._~-]+)*/?", text):
+        raise ValueError(text)
+    return text.rstrip("/").removesuffix("/v1")
+
+
+def _served_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,199}", text):
+        raise ValueError(text)
+    return text
+
+
+def _variable(text: str) -> str:
+    # The name of a secret and never the secret; only variables that say they are keys can be sent.
+    if not re.fullmatch(r"([A-Z][A-Z0-9_]{0,63}_)?API_KEY", text):
+        raise ValueError(text)
+    return text
+
+
 _COUNT = _Option("a whole number of at least 1", _count)
 _DTYPE, _ATTENTION = _choice(*DTYPES), _choice(*ATTENTION)
 _BASE = _Option("a positive number", _base)
@@ -143,12 +164,23 @@ ENGINES: dict[str, dict[str, _Option]] = {
         "tp": _COUNT,
         "rope_theta": _BASE,
     },
+    "openai": {
+        "url": _Option("a server's address, such as http://127.0.0.1:8000", _address),
+        "model": _Option("a model's name as the server calls it", _served_name),
+        "top_logprobs": _COUNT,
+        "max_top_logprobs": _COUNT,
+        "api_key": _Option("the name of an environment variable ending in API_KEY", _variable),
+        "timeout": _COUNT,
+    },
 }
-for _keys in ENGINES.values():
+for _engine, _keys in ENGINES.items():
+    if _engine == "openai":
+        continue  # it runs elsewhere
     _keys["python"] = _Option("the name of an environment: letters, digits and dashes", _environment)
 
-# Options by their fingerprint's field; `python` says where a build runs and not what it is.
 _STATES = {"attn": "attention_backend", "weights": "quantization"}  # options by their fingerprint's field
+# Options that say where a build runs or how it is asked, and not what it is.
+_ASKED = {"python", "url", "top_logprobs", "max_top_logprobs", "api_key", "timeout"}
 
 
 class BuildSpec(Frozen):
@@ -172,7 +204,7 @@ class BuildSpec(Frozen):
     @property
     def stated(self) -> Fingerprint:
         """What is known of the running kernel from the spec alone; the engine's defaults are not."""
-        fields = {_STATES.get(key, key): value for key, value in self.options.items() if key != "python"}
+        fields = {_STATES.get(key, key): value for key, value in self.options.items() if key not in _ASKED}
         flags = {key: value for key, value in fields.items() if key not in FINGERPRINT_FIELDS}
         named = {key: value for key, value in fields.items() if key in FINGERPRINT_FIELDS}
         return Fingerprint.model_validate({"engine": self.engine, **named, "flags": flags})

@@ -108,11 +108,12 @@ def test_fingerprint_digest_ignores_the_order_of_flags() -> None:
 
 
 def test_known_engines() -> None:
-    assert all("python" in keys for keys in ENGINES.values())
+    assert {name for name, keys in ENGINES.items() if "python" not in keys} == {"openai"}
     assert {name: set(keys) - {"python"} for name, keys in ENGINES.items() if name != "vllm"} == {
         "torch": {"dtype", "attn", "fault"},
         "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights", "fault"},
         "llamacpp": {"file", "n_ctx", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn", "threads"},
+        "openai": {"url", "model", "top_logprobs", "max_top_logprobs", "api_key", "timeout"},
     }
     assert BuildSpec(engine="torch").digest.startswith("sha256:")
 
@@ -139,3 +140,27 @@ def test_faults_are_added_to_those_a_build_has() -> None:
             with_faults(build, wrong)
     with pytest.raises(InvalidBuild, match="no key 'fault'"):
         with_faults(parse_build("vllm"), ["F9"])
+
+
+def test_a_server_is_a_build() -> None:
+    text = (
+        "openai:url=http://[::1]:8000/v1/,model=org/name-8B:q8,top_logprobs=5,api_key=MY_API_KEY,timeout=30"
+    )
+    build = parse_build(text)
+    assert build.options["url"] == "http://[::1]:8000"
+    assert build.options["model"] == "org/name-8B:q8"
+    assert parse_build(str(build)) == build
+    assert build.stated == Fingerprint(engine="openai", flags={"model": "org/name-8B:q8"})
+    assert parse_build({"engine": "openai", "url": "https://h/base"}).options == {"url": "https://h/base"}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "url=ftp://host", "url=http://user:secret@host", "url=http://host/v1?key=x", "url=host:8000",
+        "url=http://host/a b", "api_key=sk-12345", "api_key=HOME", "model=a,b", "timeout=0", "python=vllm",
+    ],
+)  # fmt: skip
+def test_a_server_that_cannot_be_is_refused(pair: str) -> None:
+    with pytest.raises(InvalidBuild):
+        parse_build(f"openai:{pair}")
