@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from app.services.checkpoints import CONFIG, TOKENIZER
 from app.services.specs import TrafficRequest
 from app.services.suites import Suite, SuitePrompt
@@ -23,11 +25,25 @@ class InvalidEvaluation(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """What a prompt asks for, as its suite line says.
+
+    Attributes:
+        reference: the one right answer, for grader `exact-match`.
+        tests: Python that raises unless the answer is right, for grader `unit-tests`.
+    """
+
+    reference: str | None = None
+    tests: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
-    """One prompt to evaluate: what the kernels are given, and which slices it belongs to."""
+    """One prompt to evaluate: what the kernels are given, its slices, and what its answer is graded by."""
 
     request: Request
     attributes: Attributes
+    task: Task = Task()
 
 
 def suite_draws(suite: Suite, checkpoint: Path, new_tokens: int = NEW_TOKENS) -> list[Draw]:
@@ -47,12 +63,28 @@ def suite_draws(suite: Suite, checkpoint: Path, new_tokens: int = NEW_TOKENS) ->
     context = int(config.get("max_position_embeddings") or 2**31)
     draws = []
     for prompt in suite.prompts:
-        ids = prompt.token_ids if prompt.prompt is None else tuple(tokenizer.encode(prompt.prompt).ids)
-        _check(prompt, ids or (), vocabulary, context - new_tokens)
-        request = Request(prompt.id, tuple(ids or ()), None, new_tokens, seed_of(prompt.id))
+        ids = _ids(prompt, tokenizer)
+        most = prompt.max_new_tokens or new_tokens
+        _check(prompt, ids, vocabulary, context - most)
+        request = Request(prompt.id, ids, None, most, seed_of(prompt.id))
         attributes = Attributes(len(request.prompt_ids), prompt.language or None, frozenset(prompt.tags))
-        draws.append(Draw(request, attributes))
+        draws.append(Draw(request, attributes, Task(prompt.reference, prompt.tests)))
     return draws
+
+
+def _ids(prompt: SuitePrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
+    if prompt.prompt is None:
+        return prompt.token_ids or ()
+    ids = tuple(tokenizer.encode(prompt.prompt).ids)
+    if prompt.token_ids is not None and ids != prompt.token_ids:
+        at = next(
+            (i for i, (a, b) in enumerate(zip(ids, prompt.token_ids, strict=False)) if a != b), "the end"
+        )
+        raise InvalidEvaluation(
+            f"prompt {prompt.id!r}, position {at}: the tokenizer makes other ids of the text than the suite "
+            "stores beside it (BOS, chat template or version); the ids are what was agreed on"
+        )
+    return ids
 
 
 def traffic_draws(requests: Sequence[TrafficRequest]) -> list[Draw]:

@@ -22,6 +22,7 @@ from app.services.suites import InvalidSuite, Suite, read_suite
 from contracts.builds import BuildSpec, InvalidBuild
 from contracts.document import Document, InvalidContract, read
 from contracts.evidence import Evidence, Provenance
+from contracts.generations import Form
 from contracts.model import Stage
 from contracts.verdicts import Judgement
 from workers.progress import Report, bar, silent
@@ -57,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         inputs = read_inputs(arguments)
-        evidence, judgement = _measure(inputs, arguments.out, quiet=arguments.quiet)
+        evidence, judgement = _measure(
+            inputs, arguments.out, rewards=arguments.rewards, quiet=arguments.quiet
+        )
     except BadUsage as error:
         print(f"kc evaluate: {error}", file=sys.stderr)
         return USAGE
@@ -92,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inference", required=True, help="serving kernel, likewise")
     parser.add_argument("--suite", type=Path, required=True, help="prompts, one JSON object a line")
     parser.add_argument("--out", type=Path, help="directory for evidence, judgement and records")
+    parser.add_argument(
+        "--rewards",
+        choices=("paired", "weighted"),
+        help="how clauses on rewards are measured; paired without",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
@@ -157,7 +165,9 @@ def _writable(out: Path | None) -> None:
         raise BadUsage(f"--out {out}: {error.strerror or error}") from None
 
 
-def _measure(inputs: Inputs, out: Path | None, *, quiet: bool) -> tuple[Evidence, Judgement]:
+def _measure(
+    inputs: Inputs, out: Path | None, *, rewards: Form | None = None, quiet: bool
+) -> tuple[Evidence, Judgement]:
     from contracts.judge import judge
     from workers.draws import InvalidEvaluation, suite_draws
     from workers.evaluation import evaluate
@@ -177,6 +187,7 @@ def _measure(inputs: Inputs, out: Path | None, *, quiet: bool) -> tuple[Evidence
                 draws,
                 shard=SHARD,
                 records=out / "records.parquet" if out else None,
+                rewards=rewards,
                 progress=report,
             )
         except (InvalidEvaluation, BadTokenizer) as error:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from app.services.checkpoints import TOKENIZER
 from app.services.specs import TrafficRequest
 from contracts.builds import BuildSpec
 from contracts.calibration import Calibrated
 from contracts.collect import Collector, Role
 from contracts.evidence import Evidence, Provenance
+from contracts.generations import Form
 from contracts.model import Contract, Stage
 from contracts.slices import Attributes
 from workers.draws import Draw
@@ -20,6 +22,8 @@ from workers.pair import refuse_other_builds, refuse_other_kernels, refuse_trunc
 from workers.paired import PairedPrompt, paired
 from workers.progress import Report, silent
 from workers.records import RecordsWriter, RequestsWriter, requests_file
+from workers.rewards import Rewarding
+from workers.tokens import load_tokenizer
 
 _TOP_K = "topk_agreement@"
 _GROUP = 32  # requests of a baseline whose traces exist at once
@@ -37,6 +41,7 @@ def evaluate(
     baseline: BuildSpec | None = None,
     shard: str,
     records: Path | None = None,
+    rewards: Form | None = None,
     progress: Report = silent,
     opened: Opener = fresh,
 ) -> Evidence:
@@ -51,6 +56,8 @@ def evaluate(
             it runs the draws too, on its own.
         shard: name of this disjoint part of the stage's prompts.
         records: Parquet file to write, one row a decision; replaced whole, or not at all.
+        rewards: how clauses on rewards are measured; by default paired in offline CI, where both
+            kernels can be asked, and weighted on answers users had.
         progress: called with the share done and words; what it raises ends the evaluation.
         opened: how kernels are had; by default each is loaded for this evaluation alone.
 
@@ -72,6 +79,9 @@ def evaluate(
         ks = tuple(sorted(int(key.removeprefix(_TOP_K)) for key in collector.needs if key.startswith(_TOP_K)))
         writer = RecordsWriter(records, ks=ks) if records else None
         offline = provenance.stage is Stage.OFFLINE_CI
+        rewarding = _rewarding(
+            contract, collector, checkpoint, rewards or ("paired" if offline else "weighted")
+        )
         progress(0.0, "loading kernels")
         with (
             opened(inference, checkpoint, provenance.checkpoint) as k_inf,
@@ -80,12 +90,22 @@ def evaluate(
             refuse_other_kernels(contract, k_train.fingerprint(), k_inf.fingerprint())
             asked = requests if offline else None  # a served request was timed where it was served
             with writer or nullcontext():
-                _run(contract, collector, k_train, k_inf, draws, ks, writer, asked, progress)
+                _run(
+                    contract, collector, k_train, k_inf, draws, ks, writer, asked, rewarding, progress
+                )  # fmt: skip
+            if rewarding is not None:
+                rewarding.finish(k_train, progress)
         if offline and baseline and _wants_baseline(contract, provenance.stage):
             progress(1.0, "running the baseline")
             with opened(baseline, checkpoint, provenance.checkpoint) as kernel:
                 _run_baseline(contract, requests, kernel, draws, progress)
         return collector.evidence([writer.ref] if writer else [])
+
+
+def _rewarding(contract: Contract, collector: Collector, checkpoint: Path, form: Form) -> Rewarding | None:
+    if not (collector.needs_rewards or collector.needs_outcomes):
+        return None
+    return Rewarding(contract, collector, load_tokenizer(checkpoint / TOKENIZER), form)
 
 
 def _run(
@@ -97,6 +117,7 @@ def _run(
     ks: Sequence[int],
     writer: RecordsWriter | None,
     requests: Requests | None,
+    rewarding: Rewarding | None,
     progress: Report,
 ) -> None:
     attributes = {draw.request.id: draw.attributes for draw in draws}
@@ -105,6 +126,8 @@ def _run(
     for done, prompt in enumerate(paired(train, inference, wanted, contract.sampling, ks=ks), start=1):
         where = attributes[prompt.request.id]
         _add_prompt(collector, prompt, draws[done - 1])
+        if rewarding is not None:
+            rewarding.add(prompt, draws[done - 1])
         if writer is not None:
             writer.add(prompt, where)
         if requests is not None:

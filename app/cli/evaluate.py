@@ -24,6 +24,7 @@ def run(
     as_json: bool,
     quiet: bool = False,
     faults: Sequence[str] = (),
+    rewards: str | None = None,
 ) -> int:
     """Exit status of the measurement: 0 converged, 1 violated, 3 inconclusive, 2 bad usage, 4 not measured.
 
@@ -38,6 +39,8 @@ def run(
     arguments += ["--train", train, "--inference", inference, "--suite", str(suite)]
     if out is not None:
         arguments += ["--out", str(out)]
+    if rewards is not None:
+        arguments += ["--rewards", rewards]
     if as_json:
         arguments.append("--json")
     if quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,13 @@ Suite = Annotated[Path, typer.Option(help="Prompts, one JSON object a line.")]
 Server = "A build to serve, `engine:key=value,...`, or a server's http:// address."
 
 
+class Rewards(StrEnum):
+    """How clauses on rewards are measured."""
+
+    PAIRED = "paired"
+    WEIGHTED = "weighted"
+
+
 @measuring.command()
 def evaluate(
     contract: ContractFile,
@@ -27,6 +35,9 @@ def evaluate(
     fault: Annotated[
         list[str] | None, typer.Option(help="A fault, F1 to F18, put into the serving kernel; repeatable.")
     ] = None,
+    rewards: Annotated[
+        Rewards | None, typer.Option(help="How rewards are compared: `paired` generations, or `weighted`.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -36,8 +47,13 @@ def evaluate(
     """
     from app.cli.evaluate import run
 
-    options = {"as_json": json, "quiet": quiet}
-    raise typer.Exit(run(contract, checkpoint, train, inference, suite, out, faults=fault or [], **options))
+    how = None if rewards is None else rewards.value
+    raise typer.Exit(
+        run(
+            contract, checkpoint, train, inference, suite, out,
+            faults=fault or [], rewards=how, as_json=json, quiet=quiet,
+        )
+    )  # fmt: skip
 
 
 @measuring.command()

@@ -46,7 +46,15 @@ TokenId = Annotated[StrictInt, Field(ge=0)]
 
 
 class SuitePrompt(Frozen):
-    """One prompt: text, or token ids of a named tokenizer; never both."""
+    """One prompt: text, token ids, or both, and what a grader needs.
+
+    Token ids beside the text pin it: a tokenizer that makes other ids of the text is refused.
+
+    Attributes:
+        reference: the right answer, for grader `exact-match`.
+        tests: Python that raises unless the answer is right, for grader `unit-tests`.
+        max_new_tokens: how many tokens to generate at most; the evaluation's default when left out.
+    """
 
     id: Annotated[StrictStr, Field(min_length=1, max_length=256)]
     prompt: Annotated[StrictStr, Field(min_length=1)] | None = None
@@ -54,11 +62,16 @@ class SuitePrompt(Frozen):
     tags: tuple[Annotated[StrictStr, Field(min_length=1)], ...] = ()
     language: StrictStr = ""
     tokenizer_digest: StrictStr | None = None
+    reference: StrictStr | None = None
+    tests: Annotated[StrictStr, Field(min_length=1)] | None = None
+    max_new_tokens: Annotated[StrictInt, Field(ge=1, le=65_536)] | None = None
 
     @model_validator(mode="after")
     def _text_or_ids(self) -> SuitePrompt:
-        if (self.prompt is None) == (self.token_ids is None):
-            raise ValueError("a prompt has exactly one of prompt, token_ids")
+        if self.prompt is None and self.token_ids is None:
+            raise ValueError("a prompt has prompt, token_ids or both")
+        if self.prompt is not None and self.token_ids is not None and self.tokenizer_digest is None:
+            raise ValueError("token_ids beside a prompt need tokenizer_digest: whose ids they are")
         if self.tokenizer_digest is not None and self.token_ids is None:
             raise ValueError("tokenizer_digest belongs to token_ids, and there are none")
         return self

@@ -85,3 +85,23 @@ def test_only_the_candidates_dual_answers_are_drawn():
 def test_a_request_counts_once():
     with pytest.raises(InvalidEvaluation, match="'a' was given twice"):
         traffic_draws([served("a"), served("a", role="mirror")])
+
+
+def test_ids_beside_the_text_pin_it(tiny_checkpoint):
+    pinned = {"id": "x", "prompt": "ab", "token_ids": [100, 101], "tokenizer_digest": "sha256:0"}
+    (text,) = suite_draws(suite({"id": "x", "prompt": "ab"}), tiny_checkpoint)
+    pinned["token_ids"] = list(text.request.prompt_ids)
+    (draw,) = suite_draws(suite(pinned), tiny_checkpoint)
+    assert draw.request == text.request
+    pinned["token_ids"] = [1, *text.request.prompt_ids]
+    with pytest.raises(InvalidEvaluation, match=r"prompt 'x', position 0: the tokenizer makes other ids"):
+        suite_draws(suite(pinned), tiny_checkpoint)
+    pinned["token_ids"] = list(text.request.prompt_ids)[:1]
+    with pytest.raises(InvalidEvaluation, match="position the end"):
+        suite_draws(suite(pinned), tiny_checkpoint)
+
+
+def test_what_an_answer_is_graded_by(tiny_checkpoint):
+    line = {"id": "x", "prompt": "ab", "reference": "42", "tests": "assert x", "max_new_tokens": 3}
+    (draw,) = suite_draws(suite(line), tiny_checkpoint)
+    assert (draw.task.reference, draw.task.tests, draw.request.max_new_tokens) == ("42", "assert x", 3)

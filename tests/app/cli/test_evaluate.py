@@ -48,13 +48,14 @@ def test_the_exit_status_is_the_measurements(given: dict[str, Any], status: int,
 
 
 def test_arguments_go_through(given: dict[str, Any], tmp_path: Path) -> None:
-    evaluate.run(**{**given, "out": tmp_path / "report", "as_json": True, "quiet": True})
+    evaluate.run(**{**given, "out": tmp_path / "report", "as_json": True, "quiet": True, "rewards": "paired"})
     assert Process.started == [
         [
             sys.executable, "-m", "workers.evaluate", "--contract", str(CONTRACT), "--checkpoint",
             str(tmp_path),
             "--train", "torch:dtype=float32", "--inference", "torch-serving:dtype=bfloat16",
-            "--suite", str(tmp_path / "suite.jsonl"), "--out", str(tmp_path / "report"), "--json", "--quiet",
+            "--suite", str(tmp_path / "suite.jsonl"), "--out", str(tmp_path / "report"),
+            "--rewards", "paired", "--json", "--quiet",
         ]
     ]  # fmt: skip
 
