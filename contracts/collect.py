@@ -10,37 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from contracts.accumulators import (
-    MAX_NAMED,
-    Count,
-    Draws,
-    Extreme,
-    Gauge,
-    Moments,
-    Position,
-    Sketch,
-    Unmeasurable,
-)
-from contracts.calibration import Calibrated, CalibrationSums
-from contracts.evidence import Cell, Evidence, Provenance, RecordsRef
-from contracts.generations import (
-    Graded,
-    Rewarded,
-    frozen_rewards,
-    gap_draws,
-    paired_reward,
-    weighted_reward,
-    whole,
-)
+from contracts.accumulators import Gauge
+from contracts.calibration import Calibrated
+from contracts.evidence import Evidence, Provenance, RecordsRef
+from contracts.generations import Graded, Rewarded, paired_reward, weighted_reward, whole
 from contracts.metrics import METRICS, Shape
-from contracts.model import Clause, Contract, Phase, Reward
-from contracts.paired_accumulators import Outcomes, Weights
-from contracts.reductions import Measured, Prompt, limits_mean, measure, metric_key, phases_of
+from contracts.model import Clause, Clip, Contract, Phase, Reward
+from contracts.pending import Pending
+from contracts.reductions import Measured, Prompt, measure, metric_key, phases_of
 from contracts.slices import Attributes, matches
+from contracts.two_sided import raised, undecided
+from contracts.values import ROUNDING, BadValues
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,90 +30,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-ROUNDING = 1e-9  # how far a bounded metric may stray out of its range and still be rounding
 Role = Literal["baseline", "candidate", "mirror"]
-
-
-class BadValues(ValueError):
-    """Values that cannot be evidence: the message says which draw, phase and metric."""
-
-
-@dataclass
-class _Pending:
-    """One cell under construction."""
-
-    shares: list[tuple[int, int]] = field(default_factory=list)
-    means: list[float] = field(default_factory=list)
-    extreme: Extreme | None = None
-    missed: int = 0
-    first: list[Position] = field(default_factory=list)
-    calibration: CalibrationSums | None = None
-    nll: list[tuple[float, float]] = field(default_factory=list)
-    candidate: list[float] = field(default_factory=list)
-    baseline: list[float] = field(default_factory=list)
-    events: int = 0
-    trials: int = 0
-    gauge: Gauge | None = None
-    weights: list[tuple[int, float, float]] = field(default_factory=list)
-    rewards: list[Rewarded] = field(default_factory=list)
-    outcomes: list[tuple[bool, bool]] = field(default_factory=list)
-
-    def add(self, measured: Measured) -> None:
-        self.missed += len(measured.missed)
-        self.first.extend(measured.missed[:MAX_NAMED])
-        if measured.share is not None:
-            self.shares.append(measured.share)
-        if measured.mean is not None:
-            self.means.append(measured.mean)
-        if measured.extreme is not None:
-            self.extreme = measured.extreme if self.extreme is None else self.extreme.merge(measured.extreme)
-        if measured.calibration is not None:
-            self.calibration = measured.calibration.plus(self.calibration)
-        if measured.nll is not None:
-            self.nll.append(measured.nll)
-        if measured.weights is not None:
-            self.weights.append(measured.weights)
-        if measured.reward is not None:
-            self.rewards.append(measured.reward)
-            self.weights.extend([measured.reward.weights] if measured.reward.weights else [])
-        if measured.outcome is not None:
-            self.outcomes.append(measured.outcome)
-
-    def frozen(self, clause: Clause, name: str, phase: Phase | None, reward: Reward | None) -> Cell:
-        """As evidence, with the accumulators of docs/architecture.md's table."""
-        metric = METRICS[clause.metric]
-        cell = partial(
-            Cell,
-            clause=clause.id,
-            slice=name,
-            phase=phase,
-            unmeasurable=Unmeasurable(count=self.missed).merge(Unmeasurable(first=tuple(self.first))),
-        )
-        if metric.shape is Shape.RUNTIME:
-            baseline = Sketch.of(self.baseline) if clause.relative_to else None
-            return cell(candidate=Sketch.of(self.candidate), baseline=baseline)
-        if metric.shape is Shape.COUNT:
-            return cell(count=Count(events=self.events, trials=self.trials))
-        if metric.shape is Shape.GAUGE:
-            return cell(gauge=self.gauge)
-        if metric.shape is Shape.PAIRED:
-            train, inference = [a for a, _ in self.nll], [b for _, b in self.nll]
-            return cell(
-                calibration=self.calibration and self.calibration.frozen(),
-                nll_train=Moments.of(train) if train else None,
-                nll_inference=Moments.of(inference) if train else None,
-                nll_gap=Moments.of(b - a for a, b in self.nll) if train else None,
-                extreme=self.extreme,
-                weights=Weights.of(self.weights) if self.weights else None,
-                outcomes=Outcomes.of(self.outcomes) if self.outcomes else None,
-                rewards=frozen_rewards(self.rewards),
-                draws=gap_draws(self.rewards, reward) if reward else None,
-            )
-        if not limits_mean(clause):
-            draws: Draws | None = Draws.of(self.shares)
-        else:
-            draws = Draws.of_means(self.means) if metric.bounded else None
-        return cell(draws=draws, moments=Moments.of(self.means), extreme=self.extreme)
 
 
 class Collector:
@@ -149,12 +48,13 @@ class Collector:
         self._shard = shard
         self._clauses = contract.clauses_at(provenance.stage)
         self._slices = contract.slices_used()
-        self._cells: dict[tuple[str, str, Phase | None], _Pending] = {}
+        self._cells: dict[tuple[str, str, Phase | None], Pending] = {}
         self._seen: set[tuple[str, Phase]] = set()
         self._draws: set[str] = set()
         self._generated: set[tuple[str, str]] = set()
         self._form: str | None = None
         self._keys: frozenset[str] | None = None
+        self._ends: frozenset[str] | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -196,6 +96,7 @@ class Collector:
         calibration: Calibrated | None = None,
         nll: tuple[Sequence[float] | Floats, Sequence[float] | Floats] | None = None,
         offset: int = 0,
+        upper: Mapping[str, Sequence[float] | Floats] | None = None,
     ) -> None:
         """Add every decision of one prompt in one phase.
 
@@ -207,22 +108,50 @@ class Collector:
             calibration: confidence and hit [n] of both kernels, for `ece_gap`.
             nll: negative log-likelihood of the realised token, nats, [n] train and inference.
             offset: index in the trace of the first decision.
+            upper: upper ends of those metrics of which `values` holds lower ends [C1], float64 [n] by
+                the same keys, the same ones at every call; infinite where there is none.
 
         Raises BadValues, with nothing added, for a draw given twice, lengths or keys that differ,
-        or a value outside its metric's range. No decisions is no draw and changes nothing.
+        a value outside its metric's range, or an upper end below its lower one.
+        No decisions is no draw and changes nothing.
         """
         prompt = self._checked(draw, phase, values, calibration, nll, offset)
+        highest = self._highest(prompt, upper or {})
         if not prompt.broken.size:
             return
-        clip = self._contract.rl.clip if self._contract.rl else None
-        found = [(c, measure(c, prompt, clip)) for c in self._clauses if phase in phases_of(c)]
+        found = [
+            (clause, measure(clause, prompt, self._clip), self._most(clause, highest))
+            for clause in self._clauses
+            if phase in phases_of(clause)
+        ]
         self._seen.add((draw, phase))
         self._draws.add(draw)
-        self._keys = frozenset(values)
-        for clause, measured in found:
+        self._keys, self._ends = frozenset(values), frozenset(upper or ())
+        for clause, measured, most in found:
             if measured is not None:
                 for name in self._slices_of(clause, attributes):
-                    self._cell(clause, name, phase).add(measured)
+                    self._cell(clause, name, phase).add(measured, most)
+
+    def straddles(
+        self,
+        draw: str,
+        attributes: Attributes,
+        phase: Phase,
+        values: Mapping[str, Sequence[float] | Floats],
+        upper: Mapping[str, Sequence[float] | Floats],
+    ) -> bool:
+        """Whether narrower ends could change what these decisions say of a clause; adds nothing.
+
+        Arguments and errors as :meth:`add_prompt`. An end at infinity is taken to stay there.
+        """
+        prompt = self._checked(draw, phase, values, None, None, 0)
+        highest = self._highest(prompt, upper)
+        return any(
+            undecided(clause, low, most)
+            for clause in self._clauses
+            if phase in phases_of(clause) and self._slices_of(clause, attributes)
+            for low, most in [(measure(clause, prompt, self._clip), self._most(clause, highest))]
+        )
 
     def add_rewards(self, draw: str, attributes: Attributes, train: Graded, inference: Graded) -> None:
         """Add the rewards of what both kernels generated for one prompt, for `reward_drift`.
@@ -346,11 +275,26 @@ class Collector:
             records=tuple(sorted(records, key=lambda r: r.uri)),
         )
 
+    @property
+    def _clip(self) -> Clip | None:
+        return self._contract.rl.clip if self._contract.rl else None
+
+    def _highest(self, prompt: Prompt, upper: Mapping[str, Sequence[float] | Floats]) -> Prompt | None:
+        if self._ends is not None and self._ends != frozenset(upper):
+            some = sorted(self._ends ^ set(upper))
+            raise BadValues(f"draw {prompt.draw!r}: upper ends of {some} come with some draws only")
+        return raised(prompt, upper)
+
+    def _most(self, clause: Clause, highest: Prompt | None) -> Measured | None:
+        if highest is None or metric_key(clause) not in highest.values:
+            return None
+        return measure(clause, highest, self._clip)
+
     def _slices_of(self, clause: Clause, attributes: Attributes) -> list[str]:
         return [name for name in clause.slices if matches(self._slices[name], attributes)]
 
-    def _cell(self, clause: Clause, name: str, phase: Phase | None) -> _Pending:
-        return self._cells.setdefault((clause.id, name, phase), _Pending())
+    def _cell(self, clause: Clause, name: str, phase: Phase | None) -> Pending:
+        return self._cells.setdefault((clause.id, name, phase), Pending())
 
     def _checked(
         self,

@@ -34,6 +34,7 @@ __all__ = [
     "Cell",
     "Count",
     "Draws",
+    "Ends",
     "Evidence",
     "EvidenceMismatch",
     "Extreme",
@@ -58,12 +59,31 @@ class UnreadableEvidence(ValueError):
     """Serialised evidence this version cannot read: another format, or no evidence at all."""
 
 
+class Ends(Value):
+    """The accumulators of a decision metric, of one end of what its values lie between [C1]."""
+
+    draws: Draws | None = None
+    moments: Moments | None = None
+    extreme: Extreme | None = None
+
+    def merge(self, other: Self) -> Self:
+        """Both samples' accumulators."""
+        return type(self)(**{name: _merged(self, other, name) for name in type(self).model_fields})
+
+
+def _merged(mine: Value, theirs: Value, name: str) -> Any:
+    a, b = getattr(mine, name), getattr(theirs, name)
+    return a if b is None else b if a is None else a.merge(b)
+
+
 class Cell(Value):
     """What was measured for one clause on one slice in one phase.
 
     Only the accumulators the clause's metric needs are set; `unmeasurable` always counts.
     `nll_gap` is the per-prompt difference of mean negative log-likelihoods, inference minus
-    train, of which `ppl_ratio` is the exponential.
+    train, of which `ppl_ratio` is the exponential. Where values are known only to lie between two
+    ends, `draws`, `moments` and `extreme` are of the lower ones and `upper` is of the upper ones;
+    without `upper` both are the same.
     """
 
     clause: str
@@ -84,6 +104,7 @@ class Cell(Value):
     weights: Weights | None = None
     count: Count | None = None
     gauge: Gauge | None = None
+    upper: Ends | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -95,10 +116,16 @@ class Cell(Value):
         if self.key != other.key:
             raise EvidenceMismatch(f"cells of different clauses: {self.key} and {other.key}")
         merged: dict[str, Any] = {"clause": self.clause, "slice": self.slice, "phase": self.phase}
-        for name in type(self).model_fields.keys() - merged.keys():
-            mine, theirs = getattr(self, name), getattr(other, name)
-            merged[name] = mine if theirs is None else theirs if mine is None else mine.merge(theirs)
+        for name in type(self).model_fields.keys() - merged.keys() - {"upper"}:
+            merged[name] = _merged(self, other, name)
+        if self.upper is not None or other.upper is not None:
+            merged["upper"] = self.highest.merge(other.highest)
         return type(self)(**merged)
+
+    @property
+    def highest(self) -> Ends:
+        """The upper ends; of exact values, the values themselves."""
+        return self.upper or Ends(draws=self.draws, moments=self.moments, extreme=self.extreme)
 
 
 class Provenance(Value):

@@ -19,6 +19,7 @@ from contracts.model import Certainty, Clause, ClauseKind, Contract, Phase, Rewa
 from contracts.paired_findings import paired_finding
 from contracts.reductions import limits_mean, phases_of
 from contracts.service_findings import count_finding, gauge_finding, runtime_finding
+from contracts.two_sided import between, sides
 from contracts.verdicts import Interval, Judgement, Outcome, Verdict
 
 JUDGE_VERSION = "2"
@@ -38,6 +39,7 @@ class _Case:
     phase: Phase | None
     cell: Cell | None
     finding: Finding
+    truncated: bool = False
 
 
 def judge(contract: Contract, evidence: Evidence, *, contract_digest: str) -> Judgement:
@@ -56,8 +58,9 @@ def judge(contract: Contract, evidence: Evidence, *, contract_digest: str) -> Ju
     stage = evidence.provenance.stage
     setting = Setting.of(contract, stage)
     cells = {cell.key: cell for cell in evidence.cells}
+    truncated = any(cell.upper is not None for cell in evidence.cells)
     cases = [
-        _Case(clause, name, phase, cell, find(clause, cell, setting, contract.reward))
+        _Case(clause, name, phase, cell, find(clause, cell, setting, contract.reward), truncated)
         for clause in contract.clauses_at(stage)
         for name in clause.slices
         for phase in phases_of(clause)
@@ -90,6 +93,9 @@ def find(clause: Clause, cell: Cell | None, setting: Setting, reward: Reward | N
     blank = blank_finding(clause)
     if cell is None:
         return blank
+    if cell.upper is not None:
+        low, high = (find(clause, side, setting, reward) for side in sides(cell))
+        return between(clause, cell, low, high)
     shape = METRICS[clause.metric].shape
     if shape is Shape.GAUGE:
         return gauge_finding(clause, cell, setting, blank)
@@ -193,7 +199,8 @@ def _outcome(
 
 def _absent(case: _Case) -> str:
     where = f"slice {case.slice}" + (f", phase {case.phase.value}" if case.phase else "")
-    return f"no data: {case.clause.metric} was not measured on any {case.finding.noun} in {where}"
+    hint = "; truncated log-probabilities do not give it" if case.truncated and case.phase else ""
+    return f"no data: {case.clause.metric} was not measured on any {case.finding.noun} in {where}{hint}"
 
 
 def _fails(verdict: Verdict) -> bool:
