@@ -91,7 +91,7 @@ def _row(verdict: Verdict) -> Row:
         slice=verdict.slice,
         phase=verdict.phase or NOTHING,
         observed=NOTHING if verdict.observed is None else number(verdict.observed, unit),
-        limit=_limit(verdict, unit),
+        limit=limit_of(verdict),
         n=f"{verdict.n:,}" + (f" of {verdict.needed:,}" if verdict.needed is not None else ""),
         interval=_interval(verdict.interval, unit),
         verdict=verdict.verdict.value,
@@ -119,7 +119,9 @@ def shown_unit(verdict: Verdict) -> str:
     return verdict.unit
 
 
-def _limit(verdict: Verdict, unit: str) -> str:
+def limit_of(verdict: Verdict) -> str:
+    """What is compared with and how, for example `≤ 1% beyond 0.18 nats`."""
+    unit = shown_unit(verdict)
     text = f"{_SIGNS[verdict.comparator]} {number(verdict.limit, unit)}"
     if verdict.threshold is None:
         return text
