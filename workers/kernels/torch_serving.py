@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 
 from contracts.builds import Fingerprint
 from contracts.model import Sampling
 from workers.kernels.models import program_flags, read_model
 from workers.kernels.protocol import Request, Trace, check_requests, phases
+from workers.kernels.quantize import quantize
 from workers.kernels.sampling import generator, sample
 
 
@@ -32,8 +33,7 @@ class TorchServing:
         chunk: positions of one prefill step.
         batch: the most requests in flight.
         rope_theta: overrides the checkpoint's RoPE base.
-        weights: `int8-per-tensor` rounds every linear weight of the body to 255 levels of one
-            scale a matrix, naively; None leaves them.
+        weights: int8, int4 or int8-per-tensor, of the body's linear layers; None leaves them.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class TorchServing:
         self._model = read_model(checkpoint, dtype=dtype, attn=attn, rope_theta=rope_theta)
         self._dtype, self._attn, self._chunk, self._batch = dtype, attn, chunk, batch
         self._weights = weights
-        if weights == "int8-per-tensor":
-            quantise_per_tensor(self._model.body)
+        self._scales = quantize(self._model, weights)
 
     def fingerprint(self) -> Fingerprint:
         """What is running."""
@@ -61,6 +60,7 @@ class TorchServing:
             quantization=self._weights or "none",
             attention_backend=self._attn,
             kv_cache_dtype=self._dtype,
+            scales=self._scales,
             parallelism="tp1",
             device="cpu",
             flags={
@@ -242,14 +242,3 @@ class _Running:
             logprobs=self.logprobs if self.request.output_ids is None else None,
             stopped=bool(self.output) and self.output[-1] in eos,
         )
-
-
-@torch.no_grad()
-def quantise_per_tensor(body: nn.Module) -> None:
-    """Round every linear weight to 255 levels of one scale a matrix, naively."""
-    # One outlier sets the scale of the whole matrix: the mistake the option is there to show.
-    for module in body.modules():
-        if isinstance(module, nn.Linear):
-            weight = module.weight.float()
-            scale = weight.abs().max().clamp_min(torch.finfo(torch.float32).tiny) / 127
-            module.weight.copy_((weight / scale).round().clamp(-127, 127) * scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -142,3 +143,64 @@ def test_an_unknown_engine_or_option_is_refused(tiny_checkpoint):
         load(BuildSpec(engine="vllm"), tiny_checkpoint)
     with pytest.raises(InvalidBuild, match="chunk"):
         load(BuildSpec(engine="torch", options={"chunk": 3}), tiny_checkpoint)
+
+
+def same(one, other, requests, tolerance):
+    pairs = zip(one.trace(requests, Sampling()), other.trace(requests, Sampling()), strict=True)
+    for a, b in pairs:
+        assert (a.token_ids, a.prompt_tokens, a.phases) == (b.token_ids, b.prompt_tokens, b.phases)
+        assert torch.allclose(a.states, b.states, atol=tolerance, rtol=0)
+
+
+def test_with_a_cache_it_is_the_same_graph_in_steps(tiny_checkpoint):
+    whole, cached = TorchGraph(tiny_checkpoint), TorchGraph(tiny_checkpoint, cache="on")
+    same(whole, cached, make_requests(8), 1e-5)
+    sampled = make_requests(4, outputs=None)
+    same(whole, cached, sampled, 1e-5)
+    assert (whole.fingerprint().kv_cache_dtype, cached.fingerprint().kv_cache_dtype) == ("none", "float32")
+    (trace,) = cached.trace([Request("a", (5, 6, 7), ())], Sampling())
+    assert len(trace.states) == 2
+    (trace,) = cached.trace([Request("a", (5,), ())], Sampling())
+    assert len(trace.states) == 0
+
+
+@pytest.mark.parametrize("options", [{"grad": "on"}, {"checkpointing": "on"}])
+def test_under_autograd_the_numbers_are_those_of_training(tiny_checkpoint, options):
+    training = TorchGraph(tiny_checkpoint, **options)
+    same(TorchGraph(tiny_checkpoint), training, make_requests(6), 1e-6)
+    recorded = []
+
+    def watch(_module, _inputs, output):
+        recorded.append(output.last_hidden_state.grad_fn)
+
+    training._model.body.register_forward_hook(watch)
+    training.trace(make_requests(2), Sampling())
+    assert recorded
+    assert None not in recorded
+    assert training.fingerprint().flags["grad"] is True
+    assert training.fingerprint().flags["checkpointing"] is ("checkpointing" in options)
+
+
+def test_checkpoints_are_really_made(tiny_checkpoint):
+    made = []
+    training = TorchGraph(tiny_checkpoint, checkpointing="on")
+    for layer in training._model.body.layers:
+        inner = layer._gradient_checkpointing_func
+        layer._gradient_checkpointing_func = lambda *a, _inner=inner, **k: made.append(1) or _inner(*a, **k)
+    training.trace(make_requests(1), Sampling())
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("other", [{"cache": "on"}, {"weights": "int8-per-tensor"}])
+def test_nothing_is_trained_through_a_cache(tiny_checkpoint, other):
+    with pytest.raises(InvalidBuild, match="nothing is trained"):
+        TorchGraph(tiny_checkpoint, grad="on", **other)
+
+
+def test_compiled_it_is_the_same_graph(tiny_checkpoint):
+    compiled = TorchGraph(tiny_checkpoint, compile="on")
+    assert compiled.fingerprint().compile_mode == "default"
+    assert TorchGraph(tiny_checkpoint).fingerprint().compile_mode == "eager"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler's own
+        same(TorchGraph(tiny_checkpoint), compiled, make_requests(2), 1e-4)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from workers.kernels.faults.attention import implementation
 from workers.kernels.models import Model
 from workers.kernels.protocol import KernelError
-from workers.kernels.torch_serving import quantise_per_tensor
+from workers.kernels.quantize import quantise_per_tensor
 
 _STALE = 0.05  # of a matrix's own deviation: what some steps of training may have moved it
 
