@@ -11,6 +11,8 @@ from app.cli.errors import USAGE, CliError
 from app.cli.lint import line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from contracts.model import Contract
 
 SAME, LOOSENED = 0, 1
@@ -50,8 +52,16 @@ def diff(old: Path, new: Path, *, as_json: bool) -> int:
     return LOOSENED if found.loosened else SAME
 
 
-def examine(file: Path, prompts: int | None, *, as_json: bool) -> int:
-    """Print whether each clause can hold and fail, and its power; UNSOUND when one cannot."""
+def examine(
+    file: Path, prompts: int | None, zoo: Mapping[str, object] | None = None, *, as_json: bool
+) -> int:
+    """Print whether each clause can hold and fail, and its power; UNSOUND when one cannot.
+
+    Raises CliError when one of the options for `--zoo` is given.
+    """
+    for name, value in (zoo or {}).items():
+        if value is not None:
+            raise CliError(f"--{name} is for --zoo, which runs faults in a real model", USAGE)
     from contracts.mutation import examine as examined
     from contracts.mutation import lines
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from app.cli.errors import CliError
-from app.cli.measuring import Json, measuring
+from app.cli.measuring import Json, Quiet, measuring
 
 app = typer.Typer(
     name="kc",
@@ -105,15 +105,33 @@ def examine(
         int | None,
         typer.Option("--prompts", "-n", min=1, help="Draws the power is for; min_prompts without."),
     ] = None,
+    zoo: Annotated[bool, typer.Option("--zoo", help="On faults of real engines, in a real model.")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="For --zoo: weights and tokenizer.")] = None,
+    train: Annotated[str | None, typer.Option(help="For --zoo: a torch build.")] = None,
+    inference: Annotated[str | None, typer.Option(help="For --zoo: a torch-serving build.")] = None,
+    suite: Annotated[Path | None, typer.Option(help="For --zoo: prompts.")] = None,
+    faults: Annotated[str | None, typer.Option(help="For --zoo: F1,F8,...; all without.")] = None,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Try a contract on pairs known to be faulty.
 
-    Exit 0 every clause can hold and can fail, 1 one cannot, 2 unreadable.
+    Exit 0 every clause can hold and can fail, 1 one cannot, 2 unreadable. With --zoo, exit 0 every fault
+    that applies is caught and every control passes, 1 not so, 2 bad usage, 4 could not be measured.
     """
     from app.cli.contracts import examine as run
+    from app.cli.zoo import run as run_zoo
 
-    raise typer.Exit(run(file, prompts, as_json=json))
+    options = {
+        "checkpoint": checkpoint,
+        "train": train,
+        "inference": inference,
+        "suite": suite,
+        "faults": faults,
+    }
+    if zoo:
+        raise typer.Exit(run_zoo(file, prompts, options, as_json=json, quiet=quiet))
+    raise typer.Exit(run(file, prompts, options, as_json=json))
 
 
 @app.command()
