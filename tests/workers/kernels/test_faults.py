@@ -365,3 +365,12 @@ def test_a_fault_leaves_other_kernels_alone(llama: Path) -> None:
     found = drifts(load(parse_build(TRAIN), llama), clean(llama), requests([600, 20]))
     assert math.isfinite(sum(values(found, "kl")))
     assert max(values(found, "kl")) < 1e-9
+
+
+def test_the_page_has_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "fault-zoo.md").read_text(encoding="utf-8")
+    for fault in FAULTS.values():
+        row = (
+            f"| {fault.id} | {fault.story} ({fault.reports}) | {fault.metric}; {fault.slice}; {fault.phase} |"
+        )
+        assert f"{row} {fault.blind} |" in page
