@@ -67,6 +67,11 @@ class Collector:
         return frozenset(keys)
 
     @property
+    def phases(self) -> frozenset[Phase]:
+        """The phases in which a clause is judged."""
+        return frozenset(phase for clause in self._clauses for phase in phases_of(clause) if phase)
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether a clause needs confidences and hits."""
         return any(c.metric == "ece_gap" for c in self._clauses)

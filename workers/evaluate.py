@@ -171,6 +171,7 @@ def _measure(
     from contracts.judge import judge
     from workers.draws import InvalidEvaluation, suite_draws
     from workers.evaluation import evaluate
+    from workers.partial import anywhere
     from workers.tokens import BadTokenizer
 
     contract, provenance = inputs.document.contract, inputs.provenance
@@ -189,6 +190,7 @@ def _measure(
                 records=out / "records.parquet" if out else None,
                 rewards=rewards,
                 progress=report,
+                connect=anywhere,  # whoever types the command names the server
             )
         except (InvalidEvaluation, BadTokenizer) as error:
             raise BadUsage(str(error)) from None

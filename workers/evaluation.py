@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from app.services.checkpoints import TOKENIZER
@@ -15,13 +15,15 @@ from contracts.evidence import Evidence, Provenance
 from contracts.generations import Form
 from contracts.model import Contract, Stage
 from contracts.slices import Attributes
+from workers.certificates import EXACT, ends_names
 from workers.draws import Draw
 from workers.kept import Opener, fresh
 from workers.kernels.protocol import Kernel, Request
 from workers.pair import refuse_other_builds, refuse_other_kernels, refuse_truncated_ratios
 from workers.paired import PairedPrompt, paired
+from workers.partial import ENGINE, Connector, listed, refuse_unmeasurable, served_pair
 from workers.progress import Report, silent
-from workers.records import RecordsWriter, RequestsWriter, requests_file
+from workers.records import RecordsWriter, RequestsWriter, requests_file, schema
 from workers.rewards import Rewarding
 from workers.tokens import load_tokenizer
 
@@ -44,6 +46,7 @@ def evaluate(
     rewards: Form | None = None,
     progress: Report = silent,
     opened: Opener = fresh,
+    connect: Connector = listed,
 ) -> Evidence:
     """Run every draw through both kernels and gather what the contract's clauses need.
 
@@ -60,8 +63,11 @@ def evaluate(
             kernels can be asked, and weighted on answers users had.
         progress: called with the share done and words; what it raises ends the evaluation.
         opened: how kernels are had; by default each is loaded for this evaluation alone.
+        connect: how the server of an inference build of engine `openai` is had.
 
     Raises:
+        UnmeasurableServer: the contract asks what an inference kernel behind a server cannot show, or
+            the server may not be asked.
         PairMismatch: a fingerprint is not what the contract asks, found before weights are
             loaded where the build alone says so.
         TruncatedRatio: the contract wants ratio metrics under truncated sampling.
@@ -69,6 +75,7 @@ def evaluate(
     """
     refuse_truncated_ratios(contract, provenance.stage)
     refuse_other_builds(contract, train, inference)
+    refuse_unmeasurable(contract, train, inference)
     collector = Collector(contract, provenance, shard)
     with RequestsWriter(requests_file(records)) if records else nullcontext() as log:
         requests = Requests(collector, log)
@@ -77,22 +84,23 @@ def evaluate(
         if not draws:
             return collector.evidence()
         ks = tuple(sorted(int(key.removeprefix(_TOP_K)) for key in collector.needs if key.startswith(_TOP_K)))
-        writer = RecordsWriter(records, ks=ks) if records else None
+        remote = inference.engine == ENGINE
+        columns = schema(ks, ends_names(ks), EXACT) if remote else None
+        writer = RecordsWriter(records, ks=ks, columns=columns) if records else None
         offline = provenance.stage is Stage.OFFLINE_CI
         rewarding = _rewarding(
             contract, collector, checkpoint, rewards or ("paired" if offline else "weighted")
         )
         progress(0.0, "loading kernels")
-        with (
-            opened(inference, checkpoint, provenance.checkpoint) as k_inf,
-            opened(train, checkpoint, provenance.checkpoint) as k_train,
-        ):
-            refuse_other_kernels(contract, k_train.fingerprint(), k_inf.fingerprint())
-            asked = requests if offline else None  # a served request was timed where it was served
+        asked = requests if offline else None  # a served request was timed where it was served
+        pair = (
+            served_pair(contract, collector, inference, draws, ks, connect, progress)
+            if remote
+            else _loaded_pair(contract, opened(inference, checkpoint, provenance.checkpoint), draws, ks)
+        )
+        with pair as prompts_of, opened(train, checkpoint, provenance.checkpoint) as k_train:
             with writer or nullcontext():
-                _run(
-                    contract, collector, k_train, k_inf, draws, ks, writer, asked, rewarding, progress
-                )  # fmt: skip
+                _run(collector, prompts_of(k_train), draws, writer, asked, rewarding, progress)
             if rewarding is not None:
                 rewarding.finish(k_train, progress)
         if offline and baseline and _wants_baseline(contract, provenance.stage):
@@ -108,22 +116,31 @@ def _rewarding(contract: Contract, collector: Collector, checkpoint: Path, form:
     return Rewarding(contract, collector, load_tokenizer(checkpoint / TOKENIZER), form)
 
 
+@contextmanager
+def _loaded_pair(
+    contract: Contract, opened: AbstractContextManager[Kernel], draws: Sequence[Draw], ks: Sequence[int]
+) -> Iterator[Callable[[Kernel], Iterator[PairedPrompt]]]:
+    with opened as k_inf:
+
+        def prompts(train: Kernel) -> Iterator[PairedPrompt]:
+            refuse_other_kernels(contract, train.fingerprint(), k_inf.fingerprint())
+            return paired(train, k_inf, [draw.request for draw in draws], contract.sampling, ks=ks)
+
+        yield prompts
+
+
 def _run(
-    contract: Contract,
     collector: Collector,
-    train: Kernel,
-    inference: Kernel,
+    prompts: Iterator[PairedPrompt],
     draws: Sequence[Draw],
-    ks: Sequence[int],
     writer: RecordsWriter | None,
     requests: Requests | None,
     rewarding: Rewarding | None,
     progress: Report,
 ) -> None:
     attributes = {draw.request.id: draw.attributes for draw in draws}
-    wanted = [draw.request for draw in draws]
     decisions = 0
-    for done, prompt in enumerate(paired(train, inference, wanted, contract.sampling, ks=ks), start=1):
+    for done, prompt in enumerate(prompts, start=1):
         where = attributes[prompt.request.id]
         _add_prompt(collector, prompt, draws[done - 1])
         if rewarding is not None:
@@ -153,6 +170,7 @@ def _add_prompt(collector: Collector, prompt: PairedPrompt, draw: Draw) -> None:
             calibration=calibration if collector.needs_calibration else None,
             nll=(side["nll_train"], side["nll_inference"]) if collector.needs_nll else None,
             offset=found.offset,
+            upper={key: values for key, values in found.upper.items() if key in wanted},
         )
 
 

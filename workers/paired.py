@@ -9,7 +9,7 @@ nor with the number of prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,11 +63,13 @@ class PhaseDrift:
         offset: index in the trace of the first of the n decisions; they are contiguous.
         values: float64 [n] by metric key (`workers.drift.metric_names`).
         sides: float64 [n] by name (`workers.drift.SIDES`).
+        upper: float64 [n] upper ends of the metrics of which `values` are lower ends [C1].
     """
 
     offset: int
     values: dict[str, Floats]
     sides: dict[str, Floats]
+    upper: dict[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class PairedPrompt:
         token_ids: prompt and realised output.
         prompt_tokens: P.
         phases: drift by phase; a phase without decisions is absent.
-        latency_s, ttft_s: of the inference kernel, seconds.
+        latency_s, ttft_s: of the inference kernel, seconds; None where it does not say.
         stopped: whether the output ended with an end-of-sequence token.
     """
 
@@ -88,7 +90,7 @@ class PairedPrompt:
     prompt_tokens: int
     phases: dict[Phase, PhaseDrift]
     latency_s: float
-    ttft_s: float
+    ttft_s: float | None
     stopped: bool
 
     @property
@@ -126,7 +128,7 @@ def paired(
         )
     fuse = worth_fusing(sum(request.most_tokens for request in requests))
     done = decisions = 0
-    for group in _groups(requests, min(trace_tokens(train), trace_tokens(inference))):
+    for group in groups(requests, min(trace_tokens(train), trace_tokens(inference))):
         served = inference.trace(group, sampling)
         _check_given(group, served)
         replay = [
@@ -135,7 +137,8 @@ def paired(
         ]
         learned = train.trace(replay, sampling)
         for request, there, here in zip(group, served, learned, strict=True):
-            _check_same(here, there)
+            check_same(here, there.token_ids, there.prompt_tokens)
+            _check_states(here, there)
             yield _prompt(train, inference, request, here, there, sampling.temperature, ks, fuse)
             done, decisions = done + 1, decisions + len(there.phases)
             if on_progress is not None:
@@ -143,7 +146,8 @@ def paired(
         del served, learned, there, here  # before the next group's traces come to be
 
 
-def _groups(requests: Sequence[Request], most: int) -> Iterator[list[Request]]:
+def groups(requests: Sequence[Request], most: int) -> Iterator[list[Request]]:
+    """The requests in order, as many at a time as have `most` tokens together, or one."""
     group: list[Request] = []
     tokens = 0
     for request in requests:
@@ -167,14 +171,18 @@ def _check_given(requests: Sequence[Request], traces: Sequence[Trace]) -> None:
             raise TokensDiffer(request.id, "inference did not run the token ids it was given", at)
 
 
-def _check_same(train: Trace, inference: Trace) -> None:
-    if train.token_ids != inference.token_ids or train.prompt_tokens != inference.prompt_tokens:
-        at = _first_difference(train.token_ids, inference.token_ids)
+def check_same(train: Trace, token_ids: list[int], prompt_tokens: int) -> None:
+    """Raise TokensDiffer unless the training kernel ran the inference kernel's token ids."""
+    if train.token_ids != token_ids or train.prompt_tokens != prompt_tokens:
+        at = _first_difference(train.token_ids, token_ids)
         raise TokensDiffer(
-            inference.request,
+            train.request,
             "training and inference ran different token ids; check tokenizer, chat template and BOS of both",
             at,
         )
+
+
+def _check_states(train: Trace, inference: Trace) -> None:
     expected = len(inference.token_ids) - 1
     for name, trace in (("training", train), ("inference", inference)):
         if len(trace.states) != expected or len(trace.phases) != expected:

@@ -29,13 +29,19 @@ RUNTIME = ("latency_s", "ttft_s", "itl_s", "throughput")
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
 
-def schema(ks: Sequence[int]) -> pa.Schema:
+LOWER, UPPER = "_lower", "_upper"  # what the columns of a metric known between two ends end with
+
+
+def schema(ks: Sequence[int], ends: Sequence[str] = (), exact: Sequence[str] | None = None) -> pa.Schema:
     """Columns of a records file, with `schema_version` in its metadata.
 
     draw, index (of the decision in its trace), token (realised), phase, language, tags,
     prompt_tokens, then float64 every metric of `metric_names(ks)` and every side of `SIDES`;
-    an unmeasurable decision has NaN.
+    an unmeasurable decision has NaN. Where a server's log-probabilities are truncated, the metrics
+    are `exact` ones and two columns each for those known between two `ends`, never under their own names.
     """
+    metrics = metric_names(ks) if exact is None else exact
+    between = [name + end for name in ends for end in (LOWER, UPPER)]
     fields = [
         pa.field("draw", _WORD, nullable=False),
         pa.field("index", pa.int32(), nullable=False),
@@ -44,7 +50,7 @@ def schema(ks: Sequence[int]) -> pa.Schema:
         pa.field("language", _WORD),
         pa.field("tags", pa.list_(_WORD), nullable=False),
         pa.field("prompt_tokens", pa.int32(), nullable=False),
-        *(pa.field(name, pa.float64(), nullable=False) for name in (*metric_names(ks), *SIDES)),
+        *(pa.field(name, pa.float64(), nullable=False) for name in (*metrics, *between, *SIDES)),
     ]
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
 
@@ -142,10 +148,13 @@ class RecordsWriter(_Writer):
         path: the file to make; replaced whole if it exists.
         ks: of `topk_agreement@k`, the same the evaluation was given.
         uri: what `ref` calls it; the file's name by default, since evidence stands beside it.
+        columns: other than those of `schema(ks)`.
     """
 
-    def __init__(self, path: Path, *, ks: Sequence[int] = (), uri: str | None = None) -> None:
-        super().__init__(path, schema(ks), uri)
+    def __init__(
+        self, path: Path, *, ks: Sequence[int] = (), uri: str | None = None, columns: pa.Schema | None = None
+    ) -> None:
+        super().__init__(path, columns or schema(ks), uri)
 
     def add(self, prompt: PairedPrompt, attributes: Attributes) -> None:
         """Append every decision of one prompt."""
@@ -161,7 +170,10 @@ class RecordsWriter(_Writer):
                 "tags": pa.array([sorted(attributes.tags)] * n, pa.list_(_WORD)),
                 "prompt_tokens": pa.array([attributes.prompt_tokens] * n, pa.int32()),
             }
-            columns = same | {k: pa.array(v, pa.float64()) for k, v in (found.values | found.sides).items()}
+            lower = {(k + LOWER if k in found.upper else k): v for k, v in found.values.items()}
+            upper = {k + UPPER: v for k, v in found.upper.items()}
+            numbers = lower | upper | found.sides
+            columns = same | {k: pa.array(v, pa.float64()) for k, v in numbers.items()}
             self._append(
                 pa.RecordBatch.from_arrays(
                     [columns[name] for name in self._schema.names], schema=self._schema

@@ -42,6 +42,8 @@ LONGEST_WAIT_S = 30.0  # that a server's Retry-After is followed
 MOST_BYTES = 256 * 2**20  # of one answer
 TIMEOUT_S = 120.0
 _BUSY = (429, 503)
+# Said outright: left out, servers take other values, their own or the model's.
+_PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 _SEED = 2**31 - 1  # some servers keep seeds in 32 bits
 
 set_on_retry_hooks((LoggingOnRetryHook,))  # the default may print to stdout, which is for results
@@ -162,7 +164,7 @@ class OpenAIServer:
             "model": self.model,
             "prompt": ids,
             "max_tokens": 1 if given else request.max_new_tokens,
-            "temperature": 1.0,
+            **_PLAIN,
             "seed": request.seed & _SEED,
             "logprobs": k,
             "return_tokens_as_token_ids": True,
