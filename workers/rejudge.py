@@ -27,7 +27,7 @@ from contracts.model import Contract, Phase
 from contracts.slices import Attributes
 from workers import evaluate
 from workers.drift import SIDES
-from workers.records import RUNTIME, digest_of
+from workers.records import LOWER, RUNTIME, UPPER, digest_of
 from workers.worst import NoRecords
 
 _ROWS = 65_536  # read at once
@@ -69,10 +69,12 @@ def _refuse_generated(contract: Contract, collector: Collector) -> None:
 def _add_decisions(collector: Collector, folder: Path, ref: RecordsRef) -> None:
     file = _verified(folder / Path(ref.uri).name, ref)
     columns = set(file.schema_arrow.names)
-    if missing := sorted(collector.needs - columns):
+    ends = {key for key in collector.needs if key + LOWER in columns}
+    if missing := sorted(collector.needs - columns - ends):
         raise NoRecords(f"{ref.uri} has no {', '.join(missing)}: measure anew")
     metrics = sorted((collector.needs | {"unmeasurable"}) & columns)
-    for (draw, phase), rows in groupby(_decisions(file, metrics), lambda row: (row["draw"], row["phase"])):
+    read = [*metrics, *(key + end for key in sorted(ends) for end in (LOWER, UPPER))]
+    for (draw, phase), rows in groupby(_decisions(file, read), lambda row: (row["draw"], row["phase"])):
         mine = list(rows)
 
         def column(name: str, mine: list[dict[str, Any]] = mine) -> np.ndarray:
@@ -86,10 +88,11 @@ def _add_decisions(collector: Collector, folder: Path, ref: RecordsRef) -> None:
             draw,
             _attributes(mine[0]),
             Phase(phase),
-            {name: column(name) for name in metrics},
+            {name: column(name) for name in metrics} | {key: column(key + LOWER) for key in ends},
             calibration=calibrated if collector.needs_calibration else None,
             nll=(side["nll_train"], side["nll_inference"]) if collector.needs_nll else None,
             offset=mine[0]["index"],
+            upper={key: column(key + UPPER) for key in ends},
         )
 
 
