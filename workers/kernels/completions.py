@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
@@ -24,6 +25,7 @@ class CompletionRequest(BaseModel):
         top_k: 0 and -1 keep all.
         seed: 64-bit; the same seed gives the same tokens on the same batch. Random when absent.
         logprobs: how many of the most likely tokens to name at each position, beside the chosen.
+        prompt_logprobs: the same of the prompt's tokens, by id; always at temperature 1.
         return_token_ids: add `prompt_token_ids` and `token_ids` to the choice.
         return_tokens_as_token_ids: name tokens in `logprobs` as `token_id:N`; texts need not be unique.
     """
@@ -39,6 +41,7 @@ class CompletionRequest(BaseModel):
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
     logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     user: str | None = None
@@ -51,6 +54,7 @@ class CompletionRequest(BaseModel):
     logit_bias: None = None
     presence_penalty: NoPenalty = 0.0
     frequency_penalty: NoPenalty = 0.0
+    repetition_penalty: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
 
     @property
     def sampling(self) -> Sampling:
@@ -107,6 +111,26 @@ def logprobs_body(
         "top_logprobs": [{t: _finite(v) for t, v in reversed(row)} for row in top] if any(top) else None,
         "text_offset": offsets,
     }
+
+
+def prompt_logprobs_body(
+    ids: Sequence[int], tops: Sequence[Sequence[tuple[int, float]]], ranks: Sequence[int]
+) -> list[dict[str, Any] | None]:
+    """One object a prompt token by id, its own among them; null for the first, which nothing decides.
+
+    Args:
+        ids: the prompt's tokens, P of them.
+        tops: [P - 1], ids and log-probs of the most likely tokens, best first, the realised one last
+            where it is none of them.
+        ranks: [P - 1], of the realised token, from 1.
+    """
+    rows: list[dict[str, Any] | None] = [None]
+    for token, top, rank in zip(ids[1:], tops, ranks, strict=True):
+        rows.append({
+            str(one): {"logprob": _finite(value), "rank": rank if one == token else at}
+            for at, (one, value) in enumerate(top, start=1)
+        })  # fmt: skip
+    return rows
 
 
 def _finite(value: float) -> float | None:

@@ -28,12 +28,19 @@ from tokenizers import Tokenizer
 
 from contracts.builds import InvalidBuild
 from workers.kernels.builds import read_build
-from workers.kernels.completions import CompletionRequest, Refused, error_body, logprobs_body
+from workers.kernels.completions import (
+    CompletionRequest,
+    Refused,
+    error_body,
+    logprobs_body,
+    prompt_logprobs_body,
+)
 from workers.kernels.microbatch import MicroBatcher
 from workers.kernels.protocol import Kernel, KernelError, Trace, UnusableCheckpoint
 from workers.kernels.protocol import Request as KernelRequest
 
 MAX_BODY = 8 * 2**20
+_BLOCK = 128  # prompt positions whose logits exist at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,9 @@ def create_app(kernel: Kernel, model: Model, *, window_s: float = 0.004, max_bat
         )
 
         def read(kernel: Kernel, trace: Trace) -> object:
-            return None if body.logprobs is None else _logprobs(kernel, trace, body)
+            generated = None if body.logprobs is None else _logprobs(kernel, trace, body)
+            prompt = None if body.prompt_logprobs is None else _prompt_logprobs(kernel, trace, body)
+            return generated, prompt
 
         future = batcher.submit(request, body.sampling, read)
         try:
@@ -150,6 +159,25 @@ def _logprobs(
     return chosen, [list(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
+def _prompt_logprobs(kernel: Kernel, trace: Trace, body: CompletionRequest) -> list[dict[str, Any] | None]:
+    """Log-probs of the prompt's tokens at temperature 1, in nats (float64 softmax)."""
+    import torch
+
+    ids, tops, ranks = trace.token_ids[: trace.prompt_tokens], [], []
+    for start in range(0, len(ids) - 1, _BLOCK):
+        realised = ids[start + 1 : start + 1 + _BLOCK]
+        logits = kernel.logits(trace.states[start : start + len(realised)])[:, : kernel.vocab_size]
+        table = torch.log_softmax(logits.double(), dim=-1)
+        values, best = table.topk(body.prompt_logprobs or 0, dim=-1)
+        for row, token, top in zip(
+            table, realised, zip(best.tolist(), values.tolist(), strict=True), strict=True
+        ):
+            entry = list(zip(*top, strict=True))
+            tops.append(entry if token in top[0] else [*entry, (token, float(row[token]))])
+            ranks.append(top[0].index(token) + 1 if token in top[0] else int((row > row[token]).sum()) + 1)
+    return prompt_logprobs_body(ids, tops, ranks)
+
+
 def _completion(
     body: CompletionRequest, model: Model, request: KernelRequest, trace: Trace, logprobs: Any
 ) -> dict[str, Any]:
@@ -160,6 +188,9 @@ def _completion(
         "logprobs": None,
         "finish_reason": "stop" if trace.stopped else "length",
     }
+    logprobs, prompt_logprobs = logprobs
+    if prompt_logprobs is not None:
+        choice["prompt_logprobs"] = prompt_logprobs
     if logprobs is not None:
 
         def text(token: int) -> str:

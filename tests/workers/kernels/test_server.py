@@ -197,3 +197,43 @@ def test_a_checkpoint_without_a_tokenizer_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UnusableCheckpoint, match=r"tokenizer\.json"):
         Model.read(tmp_path)
+
+
+def test_prompts_are_scored_by_id(client, tiny_checkpoint):
+    """At temperature 1 whatever is asked, the realised token with its rank."""
+    asked = {"prompt_logprobs": 3, "return_token_ids": True}
+    choice = complete(client, temperature=0.5, **asked).json()["choices"][0]
+    ids, (first, *rows) = choice["prompt_token_ids"], choice["prompt_logprobs"]
+    assert first is None
+    assert len(rows) == len(ids) - 1
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(tiny_checkpoint)
+    with torch.inference_mode():
+        table = torch.log_softmax(model(torch.tensor([ids])).logits[0, :, :259].double(), -1)
+    for row, expected, token in zip(rows, table, ids[1:], strict=False):
+        assert set(row) == {str(i) for i in (*expected.topk(3).indices.tolist(), token)}
+        assert row[str(token)]["rank"] == int((expected > expected[token]).sum()) + 1
+        for name, one in row.items():
+            assert one["logprob"] == pytest.approx(float(expected[int(name)]), abs=1e-5)
+    bare = complete(client, prompt_logprobs=0).json()["choices"][0]["prompt_logprobs"]
+    assert [list(row) for row in bare[1:]] == [[str(i)] for i in ids[1:]]
+
+
+def test_it_can_be_the_serving_kernel_of_an_evaluation(client):
+    import httpx2
+
+    from workers.kernels.openai_api import OpenAIServer
+    from workers.kernels.protocol import Request as Asked
+
+    def answer(request):
+        sent = {"content-type": "application/json"}
+        got = client.request(request.method, request.url.path, content=request.content, headers=sent)
+        return httpx2.Response(got.status_code, content=got.content)
+
+    with OpenAIServer("http://kernel", transport=httpx2.MockTransport(answer)) as http:
+        http.detect((5, 6, 7), 4)
+        got = http.ask(Asked("a", (5, 6, 7), None, 3, seed=1), 4, prompt=True)
+        assert http.fingerprint().flags == {"model": "tiny", "served_by": "kernel-contracts"}
+    assert len(got.rows) == len(got.token_ids) - 1
+    assert all(row.top == 4 for row in got.rows)
