@@ -202,8 +202,8 @@ of 24 to 64 tokens and {COUNTS.long} of 512 to 540, 8 tokens generated after eac
 
 The generic checks run at temperature 1. *Perplexity*: of the prompts, against the clean serving program;
 passes within 1 %. *Greedy text*: {GREEDY_PROMPTS} short prompts, {GREEDY_TOKENS} tokens each, equal to the
-clean program's. *Mean KL*: to the training graph over all prompt tokens; passes up to {MEAN_KL} nats. The last
-column names those that let the fault through.
+clean program's. *Mean KL*: to the training graph over all prompt tokens; passes up to {MEAN_KL} nats.
+The last column names those that let the fault through.
 
 Of the faults that the contract catches, {counts}.
 

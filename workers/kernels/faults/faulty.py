@@ -21,7 +21,7 @@ from workers.kernels.protocol import Kernel, Request, Trace
 TOP_P = 0.8
 STAND_IN = -9999.0  # what servers send over HTTP where a log-probability is minus infinity
 ONE_IN = 6  # sequences F2 breaks one of
-FLATTER = 0.25  # F2's logits at one decision
+FLATTER = 0.35  # F2's logits at one decision
 BATCH, LEAK, MOST = 8, 0.01, 0.5  # F15: logits shrink by LEAK after every BATCH requests
 
 

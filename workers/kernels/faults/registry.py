@@ -68,7 +68,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "F2", "a sixth of the sequences is far off",
-            "One sequence in six, always the same ones, has a decision that is off by a hundred times.",
+            "One sequence in six, always the same ones, has a decision that is far off.",
             "NeMo-RL#2100", _S, "kl, the largest of each prompt", "all", _ANY,
             "the mean KL over all tokens",
         ),
