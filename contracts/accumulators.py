@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import cached_property
+from operator import index
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -29,6 +30,7 @@ from contracts.model import Phase
 
 GRID = 2**30  # parts of a share that is a real number, not a count
 _RATIONAL = re.compile(r"-?[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
+_MOST = 2**53
 MAX_NAMED = 16  # positions of unmeasurable decisions kept by name; the count is exact regardless
 
 
@@ -153,8 +155,20 @@ class Moments(Value):
         return sign * math.sqrt(float(m3 * m3 / m2**3))
 
 
-def _counter(value: Any) -> tuple[tuple[int, int, int], ...]:
-    rows = tuple(sorted((int(a), int(b), int(c)) for a, b, c in value))
+def _rows(value: Any, width: int) -> list[tuple[int, ...]]:
+    """Sorted rows of whole numbers float64 can tell apart. Raises ValueError for anything else."""
+    try:
+        rows = sorted(tuple(index(number) for number in row) for row in value)
+    except TypeError:
+        raise ValueError("rows of whole numbers are needed") from None
+    for row in rows:
+        if len(row) != width or any(abs(number) > _MOST for number in row):
+            raise ValueError(f"not {width} whole numbers of at most {_MOST:,}: {row}")
+    return rows
+
+
+def _counter(value: Any) -> tuple[tuple[int, ...], ...]:
+    rows = tuple(_rows(value, 3))
     for exceeding, decisions, prompts in rows:
         if not 0 <= exceeding <= decisions or decisions == 0:
             raise ValueError(f"not a share: {exceeding} of {decisions} decisions")
@@ -214,8 +228,8 @@ class Draws(Value):
         return float(sum((Fraction(k, n) for n, k in exceeding.items()), Fraction(0)) / self.n)
 
 
-def _histogram(value: Any) -> tuple[tuple[int, int], ...]:
-    rows = tuple(sorted((int(a), int(b)) for a, b in value))
+def _histogram(value: Any) -> tuple[tuple[int, ...], ...]:
+    rows = tuple(_rows(value, 2))
     if any(count < 1 for _, count in rows):
         raise ValueError("a bucket that holds nothing")
     return rows

@@ -299,3 +299,16 @@ def test_shares_are_means_of_prompts_not_of_tokens():
     draws = Draws.of([(1, 2), (0, 100)])
     assert draws.mean == 0.25
     assert (draws.n, draws.decisions, draws.exceeding) == (2, 102, 1)
+
+
+@pytest.mark.parametrize("number", [None, "x", 1.5, [1], 10**30, -(10**30)])
+def test_rows_that_are_no_whole_numbers_are_unreadable(number: object) -> None:
+    cell = Cell(clause="S1", slice="all", draws=Draws.of([(1, 3)]))
+    provenance = Provenance(
+        contract="c", checkpoint="k", train_build="t", inference_build="i", suite="s", stage="shadow"
+    )
+    evidence = Evidence(provenance=provenance, shards=("a",), prompts=1, cells=(cell,))
+    plain = json.loads(evidence.canonical())
+    plain["cells"][0]["draws"]["shares"][0][2] = number
+    with pytest.raises(UnreadableEvidence, match="malformed"):
+        Evidence.read(json.dumps(plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,3 +155,22 @@ def program_flags(config: PreTrainedConfig) -> dict[str, Scalar]:
     if "rope_theta" in rope:
         flags["rope_theta"] = float(rope["rope_theta"])
     return flags
+
+
+def running_dtype(model: Model) -> str:
+    """Of the parameters as they are, the one most of them have: norms may differ."""
+    counts = Counter(str(p.dtype) for p in model.body.parameters() if p.is_floating_point())
+    return counts.most_common(1)[0][0].removeprefix("torch.")
+
+
+def running_attention(model: Model) -> str:
+    """The attention implementation the loaded model calls."""
+    return str(model.body.config._attn_implementation)  # type: ignore[union-attr]
+
+
+def running_device(model: Model) -> str:
+    """Where the weights are; of a CPU also the vector instructions torch uses there."""
+    device = next(model.body.parameters()).device
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else str(device)

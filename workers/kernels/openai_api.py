@@ -12,13 +12,14 @@ This is a client and no kernel: a server gives no logits, so what can be said of
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import httpx2
 import stamina
-from stamina.instrumentation import LoggingOnRetryHook, set_on_retry_hooks
+from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 
 from contracts.builds import Fingerprint
 from workers.kernels import openai_answers
@@ -37,6 +38,8 @@ __all__ = [
     "ServerUnreachable",
 ]
 
+log = logging.getLogger(__name__)
+
 ATTEMPTS = 4
 LONGEST_WAIT_S = 30.0  # that a server's Retry-After is followed
 MOST_BYTES = 256 * 2**20  # of one answer
@@ -46,7 +49,12 @@ _BUSY = (429, 503)
 _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 _SEED = 2**31 - 1  # some servers keep seeds in 32 bits
 
-set_on_retry_hooks((LoggingOnRetryHook,))  # the default may print to stdout, which is for results
+
+def _say(retry: RetryDetails) -> None:
+    log.info("trying again in %.1f s: %s", retry.wait_for, retry.caused_by or type(retry.caused_by).__name__)
+
+
+set_on_retry_hooks((_say,))  # the default may print to stdout, which is for results
 
 
 class ServerUnreachable(ServerError):

@@ -7,7 +7,6 @@ int8 (a scale for each output channel) and int4 (a scale for each group of 32) a
 from __future__ import annotations
 
 import hashlib
-import logging
 import warnings
 
 import torch
@@ -44,9 +43,6 @@ def quantize(model: Model, scheme: str | None) -> str | None:
 
 
 def _apply(body: nn.Module, scheme: str) -> None:
-    # The library warns at import about GPU extensions it cannot load; none of them is used here.
-    logging.getLogger("torchao").setLevel(logging.ERROR)
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

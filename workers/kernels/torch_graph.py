@@ -18,7 +18,13 @@ from transformers import DynamicCache
 
 from contracts.builds import Fingerprint, InvalidBuild
 from contracts.model import Sampling
-from workers.kernels.models import program_flags, read_model
+from workers.kernels.models import (
+    program_flags,
+    read_model,
+    running_attention,
+    running_device,
+    running_dtype,
+)
 from workers.kernels.protocol import Request, Trace, check_requests, phases
 from workers.kernels.quantize import quantize
 from workers.kernels.sampling import generator, sample
@@ -36,7 +42,8 @@ class TorchGraph:
         attn: sdpa or eager.
         weights: int8, int4 or int8-per-tensor, of the body's linear layers; None leaves them.
         cache: on or off; on, a request runs by itself, its outputs one at a time from a KV cache.
-        compile: on or off; on, the body is compiled by `torch.compile`, and failing to is an error.
+        compile: on or off; on, the body is compiled whole by `torch.compile`; what cannot be, or would
+            have to be compiled too often, is an error and never runs eagerly.
         grad: on or off; on, the forward pass records what a backward pass would need.
         checkpointing: on or off; on, with activation checkpointing, which implies `grad`.
 
@@ -67,21 +74,22 @@ class TorchGraph:
         if self._compiled:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # raised by the compiler's own imports
-                self._model.body = torch.compile(self._model.body, dynamic=True)
+                torch._dynamo.config.fail_on_recompile_limit_hit = True
+                self._model.body = torch.compile(self._model.body, dynamic=True, fullgraph=True)
 
     def fingerprint(self) -> Fingerprint:
         """What is running."""
         return Fingerprint(
             engine="torch",
             version=torch.__version__,
-            dtype=self._dtype,
+            dtype=running_dtype(self._model),
             quantization=self._weights or "none",
             scales=self._scales,
-            attention_backend=self._attn,
+            attention_backend=running_attention(self._model),
             kv_cache_dtype=self._dtype if self._cached else "none",
             compile_mode="default" if self._compiled else "eager",
             parallelism="tp1",
-            device="cpu",
+            device=running_device(self._model),
             flags={
                 **program_flags(self._model.config),
                 "grad": self._grad,

@@ -17,7 +17,13 @@ from transformers import DynamicCache, PreTrainedConfig
 
 from contracts.builds import Fingerprint
 from contracts.model import Sampling
-from workers.kernels.models import program_flags, read_model
+from workers.kernels.models import (
+    program_flags,
+    read_model,
+    running_attention,
+    running_device,
+    running_dtype,
+)
 from workers.kernels.protocol import Request, Trace, check_requests, phases
 from workers.kernels.quantize import quantize
 from workers.kernels.sampling import generator, sample
@@ -56,13 +62,13 @@ class TorchServing:
         return Fingerprint(
             engine="torch-serving",
             version=torch.__version__,
-            dtype=self._dtype,
+            dtype=running_dtype(self._model),
             quantization=self._weights or "none",
-            attention_backend=self._attn,
+            attention_backend=running_attention(self._model),
             kv_cache_dtype=self._dtype,
             scales=self._scales,
             parallelism="tp1",
-            device="cpu",
+            device=running_device(self._model),
             flags={
                 **program_flags(self._model.config),
                 "chunk": self._chunk,
