@@ -50,8 +50,8 @@ _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetiti
 _SEED = 2**31 - 1  # some servers keep seeds in 32 bits
 
 
-def _say(retry: RetryDetails) -> None:
-    log.info("trying again in %.1f s: %s", retry.wait_for, retry.caused_by or type(retry.caused_by).__name__)
+def _say(details: RetryDetails) -> None:
+    log.info("trying again in %.1f s: %r", details.wait_for, details.caused_by)
 
 
 set_on_retry_hooks((_say,))  # the default may print to stdout, which is for results
