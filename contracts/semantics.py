@@ -143,7 +143,7 @@ def _names(raw: dict[str, Any], at: Path, known: list[str]) -> Iterator[Problem]
 
 
 def _suggest(word: str, known: list[str]) -> str:
-    return hint(word, known) or f": known are {', '.join(known)}"
+    return hint(word, known) or f": known are {', '.join(dict.fromkeys(known))}"
 
 
 def _clause(clause: Clause, metric: Metric, raw: dict[str, Any], root: dict[str, Any]) -> Iterator[Problem]:
