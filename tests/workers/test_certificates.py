@@ -64,10 +64,10 @@ def test_ends_meet_when_everything_is_known():
     z_tr, z_inf, tokens = pair(3, 0.5)
     truth = drift(z_tr, z_inf, torch.tensor(tokens), temperature=1.0, vocab_size=40)
     found = certify(z_tr, served(z_inf, tokens, 40), tokens, vocab_size=40)
-    np.testing.assert_allclose(found.values["tv"], truth["tv"], atol=3e-5)
-    np.testing.assert_allclose(found.upper["tv"], truth["tv"], atol=3e-5)
-    np.testing.assert_allclose(found.values["kl"], truth["kl"], atol=1e-4)
-    np.testing.assert_allclose(found.values["kl_reverse"], truth["kl_reverse"], atol=1e-4)
+    np.testing.assert_allclose(found.values["tv"], truth["tv"], atol=2 * REPORTED)
+    np.testing.assert_allclose(found.upper["tv"], truth["tv"], atol=2 * REPORTED)
+    np.testing.assert_allclose(found.values["kl"], truth["kl"], atol=5 * REPORTED)
+    np.testing.assert_allclose(found.values["kl_reverse"], truth["kl_reverse"], atol=9 * REPORTED)
 
 
 def test_ends_against_multiprecision():
@@ -83,12 +83,12 @@ def test_ends_against_multiprecision():
             tail_p, tail_q = 1 - mpmath.fsum(p.values()), 1 - mpmath.fsum(q.values())
             tv = (mpmath.fsum(abs(p[i] - q[i]) for i in p) + abs(tail_p - tail_q)) / 2
             kl = mpmath.fsum(p[i] * mpmath.log(p[i] / q[i]) for i in p) + tail_p * mpmath.log(tail_p / tail_q)
-            assert found.values["tv"][at] == pytest.approx(float(tv) - REPORTED, abs=1e-9)
-            high = float(tv + min(tail_p, tail_q)) + REPORTED
+            assert found.values["tv"][at] == pytest.approx(float(tv) - math.expm1(REPORTED), abs=1e-9)
+            high = float(tv + min(tail_p, tail_q)) + math.expm1(REPORTED)
             assert found.upper["tv"][at] == pytest.approx(high, abs=1e-9)
             assert float(kl) - 5 * REPORTED <= found.values["kl"][at] <= float(kl)
             ours = truncated_tv([float(v) for v in p.values()], [float(v) for v in q.values()])
-            assert (float(tv), high - REPORTED) == pytest.approx(ours, abs=1e-9)
+            assert (float(tv), high - math.expm1(REPORTED)) == pytest.approx(ours, abs=1e-9)
 
 
 def test_both_ends_are_attained():

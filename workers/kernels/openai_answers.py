@@ -15,7 +15,9 @@ from contracts.model import Phase
 from workers.kernels.protocol import KernelError, Request, phases
 
 PROMPT_LOGPROBS, ECHO, GENERATED = "prompt_logprobs", "echo", "generated"
-REPORTED = 1e-5  # nats: how far float32 arithmetic carries a log-probability off
+# Nats: how far float32 arithmetic may carry a log-probability off. Its sums over a vocabulary did 1.7e-5
+# against vLLM's own logits (CPU, 49,152 tokens, 1,505 decisions).
+REPORTED = 1e-4
 _MASKED = -9999.0
 _NAMED = "token_id:"
 
