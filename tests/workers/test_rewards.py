@@ -86,7 +86,7 @@ def test_kernels_that_agree_answer_alike(tiny_checkpoint):
 def test_weighted_rewards_take_one_generation(tiny_checkpoint, monkeypatch):
     from workers.kernels import torch_graph
 
-    monkeypatch.setattr(torch_graph.TorchGraph, "_sampled", None)
+    monkeypatch.setattr(torch_graph.TorchGraph, "_stepped", None)
     evidence, verdicts = measured(tiny_checkpoint, DRIFT, draws(reference="x"), rewards="weighted")
     cell = evidence.cell("S6", "all", None)
     assert (cell.rewards.form, cell.rewards.gap.n) == ("weighted", 30)
