@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from contracts.evidence import RecordsRef
 from contracts.slices import Attributes
+from contracts.values import LOWER, UPPER
 from workers.drift import SIDES, metric_names
 from workers.paired import PairedPrompt
 
@@ -27,9 +28,6 @@ _ROWS = 16_384  # buffered before they are written as one row group
 
 RUNTIME = ("latency_s", "ttft_s", "itl_s", "throughput")
 _WORD = pa.dictionary(pa.int32(), pa.string())
-
-
-LOWER, UPPER = "_lower", "_upper"  # what the columns of a metric known between two ends end with
 
 
 def schema(ks: Sequence[int], ends: Sequence[str] = (), exact: Sequence[str] | None = None) -> pa.Schema:

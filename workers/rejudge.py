@@ -25,9 +25,10 @@ from contracts.evidence import Evidence, RecordsRef, UnreadableEvidence
 from contracts.judge import judge
 from contracts.model import Contract, Phase
 from contracts.slices import Attributes
+from contracts.values import LOWER, UPPER
 from workers import evaluate
 from workers.drift import SIDES
-from workers.records import LOWER, RUNTIME, UPPER, digest_of
+from workers.records import RUNTIME, digest_of
 from workers.worst import NoRecords
 
 _ROWS = 65_536  # read at once

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from contracts.metrics import METRICS, nearest
+from contracts.values import LOWER, UPPER
 from workers.tokens import BadTokenizer, load_tokenizer
 
 USAGE, FOUND = 2, 0
@@ -122,7 +123,7 @@ def _candidates(run: Path, metric: str, most: int, where: Filter) -> Iterator[tu
     """The worst of each batch, in file order, with how bad they are."""
     for file in files(run):
         table = _open(file)
-        metrics = [name for name in table.schema_arrow.names if name.partition("@")[0] in METRICS]
+        metrics = [name for name in table.schema_arrow.names if _metric(name) in METRICS]
         if metric not in metrics:
             close = nearest(metric, metrics)
             hint = f"; did you mean {close!r}?" if close else ""
@@ -137,8 +138,13 @@ def _candidates(run: Path, metric: str, most: int, where: Filter) -> Iterator[tu
                 yield float(badness[at]), _decision(row, metric, metrics)
 
 
+def _metric(column: str) -> str:
+    """The registered metric a column is of; ends of truncated log-probabilities have one each [C1]."""
+    return column.partition("@")[0].removesuffix(LOWER).removesuffix(UPPER)
+
+
 def _badness(metric: str, values: np.ndarray) -> np.ndarray:
-    worse = -values if METRICS[metric.partition("@")[0]].worse == "down" else np.abs(values)
+    worse = -values if METRICS[_metric(metric)].worse == "down" else np.abs(values)
     return np.where(np.isnan(values), np.inf, worse)
 
 

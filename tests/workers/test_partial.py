@@ -1,6 +1,5 @@
 """A pair whose serving kernel is behind a server, against the same pair with full logits."""
 
-import json
 import logging
 import math
 
@@ -16,8 +15,7 @@ from contracts.model import Phase
 from contracts.slices import Attributes
 from contracts.verdicts import Outcome
 from tests.workers.documents import DIGEST, contract, contract_text, provenance
-from tests.workers.openai_server import FakeServer, listening
-from workers import evaluate as evaluate_command
+from tests.workers.openai_server import FakeServer
 from workers import partial
 from workers.draws import Draw
 from workers.evaluation import evaluate
@@ -28,6 +26,7 @@ from workers.pair import PairMismatch
 from workers.paired import VocabulariesDiffer
 from workers.partial import Partial, UnmeasurableServer, anywhere, listed
 from workers.rejudge import NoRecords, replay
+from workers.worst import worst
 
 URL = "http://127.0.0.1:1"
 TRAIN = parse_build("torch:dtype=float32")
@@ -154,6 +153,11 @@ def test_recorded_ends_judge_as_they_did(tiny_checkpoint, kernels, tmp_path):
     asked = document(ALL.replace("numerical, metric: logit_osc", "statistical, metric: kl_reverse"))
     evidence = run(tiny_checkpoint, FakeServer(kernels[0]), asked, records=tmp_path / "records.parquet")
     assert replay(asked, DIGEST, evidence, tmp_path).canonical() == evidence.canonical()
+    values = [one.value for one in worst(tmp_path, "tv_upper", 3)]
+    assert values == sorted(values, reverse=True)
+    assert worst(tmp_path, "topk_agreement@5_lower", 1)[0].value <= 1.0
+    with pytest.raises(NoRecords, match="no metric 'tv' is recorded"):
+        worst(tmp_path, "tv", 1)
 
 
 def _outputs(table, draw):
@@ -344,54 +348,3 @@ def test_who_may_be_asked(monkeypatch):
     assert made[-1][1] == {"model": "m", "api_key": "k", "timeout_s": 7.0}
     with pytest.raises(UnmeasurableServer, match="needs the server's address"):
         anywhere(parse_build("openai:model=m"))
-
-
-@pytest.fixture
-def command(tmp_path, tiny_checkpoint):
-    """Arguments of `kc evaluate`, but for the server's."""
-    suite = tmp_path / "suite.jsonl"
-    suite.write_text("".join(json.dumps({"id": f"p{i}", "prompt": f"def f{i}():"}) + "\n" for i in range(4)))
-
-    def main(url, clauses, *flags):
-        text = contract_text(clauses).replace("engine: torch-serving, dtype: bfloat16", "engine: openai")
-        (tmp_path / "contract.yaml").write_text(text)
-        return evaluate_command.main([
-            "--contract", str(tmp_path / "contract.yaml"), "--checkpoint", str(tiny_checkpoint),
-            "--train", "torch:dtype=float32", "--inference", f"openai:url={url}", "--suite", str(suite),
-            "--quiet", *flags,
-        ])  # fmt: skip
-
-    return main
-
-
-@pytest.mark.parametrize(
-    ("clauses", "status"),
-    [
-        (TV % (0.5, ""), evaluate_command.CONVERGED),
-        (TV % (0.0001, ""), evaluate_command.VIOLATED),
-        (ALL, evaluate_command.INCONCLUSIVE),
-    ],
-)
-def test_the_command_over_http(command, kernels, tmp_path, capsys, clauses, status):
-    server = FakeServer(kernels[0])
-    with listening(server) as url:
-        assert command(f"{url}/v1", clauses, "--json", "--out", str(tmp_path / "out")) == status
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["converged"] is {0: True, 1: False, 3: None}[status]
-    assert (tmp_path / "out" / "records.parquet").is_file()
-
-
-def test_the_command_when_it_cannot_be_measured(command, kernels, capsys, monkeypatch):
-    assert command("http://127.0.0.1:9", TV % (0.5, "")) == evaluate_command.NOT_MEASURED
-    assert "ServerUnreachable" in capsys.readouterr().err
-    with listening(FakeServer(kernels[0], dialect="plain")) as url:
-        assert command(url, TV % (0.5, "")) == evaluate_command.NOT_MEASURED
-        assert "ServerLacks" in capsys.readouterr().err
-        monkeypatch.delenv("THE_API_KEY", raising=False)
-        assert command(f"{url},api_key=THE_API_KEY", TV % (0.5, "")) == evaluate_command.USAGE
-        assert "the environment has no THE_API_KEY" in capsys.readouterr().err
-        monkeypatch.setenv("THE_API_KEY", "s3cret")
-        flags = (f"{url},api_key=THE_API_KEY", TV % (0.5, ", phase: decode"))
-        assert command(*flags) == evaluate_command.CONVERGED
-        out, err = capsys.readouterr()
-        assert "s3cret" not in out + err
