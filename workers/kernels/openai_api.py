@@ -147,7 +147,8 @@ class OpenAIServer:
             else:
                 return
         if isinstance(refusals[0], ServerRefused) and isinstance(refusals[1], ServerRefused):
-            raise refusals[0]
+            hint = f"asked for {k} log-probabilities; if it gives fewer, say top_logprobs=N"
+            raise ServerRefused(f"{refusals[0]}; {hint}", refusals[0].status)
         ways = "; ".join(str(error) for error in refusals)
         raise ServerLacks(
             f"{self._url} does not score prompts by token id, which clauses on prefill need: {ways}. "
