@@ -40,7 +40,8 @@ def run(files: list[Path], form: str, named: list[str]) -> int:
     if form == "text":
         for one in found:
             print(line(one))
-        print(_summary(found, len(files)), file=sys.stderr)
+        if read:
+            print(_summary(found, len(read)), file=sys.stderr)
     else:
         print(json.dumps(_report(found, read, form), indent=2, ensure_ascii=False))
     return max(status, ERRORS if any(one.severity == "error" for one in found) else CLEAN)

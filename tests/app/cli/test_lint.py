@@ -68,6 +68,11 @@ def test_a_file_that_is_not_there(write) -> None:
     assert status == 2
     assert "kc: nowhere.yaml: No such file or directory" in err
     assert ": error: " in out
+    assert "\n1 contract: " in err  # the one that was read
+
+
+def test_what_was_not_read_is_not_said_to_have_no_errors() -> None:
+    assert lint("nowhere.yaml") == (2, "", "kc: nowhere.yaml: No such file or directory\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[1, 2", b"a: &a [*a]"])
