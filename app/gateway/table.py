@@ -75,7 +75,11 @@ class TableWatch:
             table = accept(seen.table if seen else None, fresh.table)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the database, serving goes on
             if self.error is None:
-                log.error("routing table cannot be read; the last one stays", error=type(error).__name__)
+                # Our own words may be told; a driver's may hold the database's address.
+                told = {"detail": str(error)} if isinstance(error, NotFound) else {}
+                log.error(
+                    "routing table cannot be read; the last one stays", error=type(error).__name__, **told
+                )
             self.error = f"{type(error).__name__}: the routing table cannot be read"
             return
         self.error = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from structlog.testing import capture_logs
+
 from app.errors import NotFound
 from app.gateway.table import Routes, TableWatch
 from contracts.routing import RoutingTable
@@ -48,6 +50,14 @@ def test_an_error_keeps_what_was_seen_and_is_forgotten_when_over() -> None:
     assert watch.routes == _routes(2)
     assert watch.error == "OSError: the routing table cannot be read"
     assert _watched(NotFound("no deployment"), _routes(2)).error is None
+
+
+def test_a_deployment_that_is_not_registered_is_named_in_the_log() -> None:
+    with capture_logs() as logs:
+        _watched(NotFound("no deployment is named 'coder'; register it first"))
+        _watched(OSError("postgresql://user:word@host"))
+    assert logs[0]["detail"] == "no deployment is named 'coder'; register it first"
+    assert "detail" not in logs[1]
 
 
 def test_another_targets_table_is_no_table() -> None:
