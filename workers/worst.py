@@ -268,7 +268,10 @@ def _print(decisions: Sequence[Decision], metric: str) -> None:
         )
         if one.realised is not None:
             before, after = ((text or "").replace("\n", "⏎") for text in (one.before, one.after))
-            line = Text.assemble("     ", before, (one.realised.replace("\n", "⏎"), "bold reverse"), after)
+            token = one.realised.replace("\n", "⏎")
+            # A log has no colours: brackets say which token it is.
+            marked = token if console.is_terminal else f"⟦{token}⟧"
+            line = Text.assemble("     ", before, (marked, "bold reverse"), after)
             console.print(line, soft_wrap=True)
 
 

@@ -106,7 +106,9 @@ def test_the_command(run, tiny_checkpoint, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [one["value"] for one in found] == [one.value for one in worst(run, "kl", 2)]
     assert main([str(run), "--most", "2", "--tokenizer", str(tiny_checkpoint / "tokenizer.json")]) == 0
-    assert "1. kl " in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "1. kl " in text
+    assert text.count("⟦") == text.count("⟧") == 2  # which token each line is about
     assert main([str(run), "--tag", "nowhere"]) == 0
     assert "No such decision" in capsys.readouterr().out
     assert main([str(run), "--metric", "nope"]) == 2
