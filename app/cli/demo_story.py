@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -275,10 +278,17 @@ class Story:
         self.say("The status page")
         self.console.print(
             f"Everything above is kept in {home}. To look at it:\n\n"
-            f"    KC_HOME={home} kc serve\n\n"
+            f"    KC_HOME={home} {_command(Path(sys.argv[0]), Path.cwd())} serve\n\n"
             f"and open http://{HOST}:8321/promotions/{identity}",
             highlight=False,
         )
+
+
+def _command(program: Path, here: Path) -> str:
+    """How this `kc` is called from `here`: `.venv/bin/kc` need not be on the PATH."""
+    if program.name != "kc" or str(program.parent) in os.environ.get("PATH", "").split(os.pathsep):
+        return "kc"
+    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))
 
 
 def _requests_needed(stage: str, step: int, plans: Any) -> int:

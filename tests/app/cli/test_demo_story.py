@@ -155,3 +155,16 @@ def test_a_stage_that_never_decides_ends(
     with pytest.raises(CliError, match="requests were not enough to decide shadow"):
         told.live("p1", told.api.promotion("p1"), Users())
     assert sum(Users.sent) <= SHORT.most
+
+
+def test_how_this_program_is_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/there/bin")
+    here = Path("/here")
+    for program, called in {
+        ".venv/bin/kc": ".venv/bin/kc",
+        "/here/.venv/bin/kc": ".venv/bin/kc",
+        "/a b/bin/kc": "'/a b/bin/kc'",
+        "/there/bin/kc": "kc",
+        "/here/app/cli/main.py": "kc",
+    }.items():
+        assert demo_story._command(Path(program), here) == called
