@@ -73,7 +73,9 @@ def judge(
 
 @measuring.command()
 def worst(
-    run: Annotated[str, typer.Argument(help="Directory of `kc evaluate --out`, or a promotion's id.")],
+    run: Annotated[
+        str, typer.Argument(help="Directory of `kc evaluate --out`, or a promotion's id or its beginning.")
+    ],
     metric: Annotated[str, typer.Option(help="By which recorded metric.")] = "kl",
     most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many decisions.")] = 10,
     phase: Annotated[str | None, typer.Option(help="Only `prefill` or `decode`.")] = None,

@@ -18,7 +18,8 @@ def run(name: str, checkpoint: Path | None, options: dict[str, str | int | None]
     """Exit status of the search: 0 found, 2 bad usage.
 
     Args:
-        name: what `kc evaluate --out` was given, a records file, or a promotion's id in `$KC_HOME`.
+        name: what `kc evaluate --out` was given, a records file, or a promotion's id in `$KC_HOME` or
+            its beginning.
         checkpoint: whose tokenizer gives the text; by default the one the run names.
         options: further options of the search by name; None leaves the default.
 
@@ -41,9 +42,13 @@ def _records(name: str, home: Path) -> Path:
     if given.exists():
         return given
     kept = home / "artifacts" / "records"
-    # An id names a directory there and nothing else.
-    if name in {entry.name for entry in kept.iterdir()} if kept.is_dir() else False:
-        return kept / name
+    # An id, or its beginning, names a directory there and nothing else.
+    ids = {entry.name for entry in kept.iterdir()} if kept.is_dir() else set()
+    found = [name] if name in ids else [one for one in ids if one.startswith(name)]
+    if len(found) == 1:
+        return kept / found[0]
+    if found:
+        raise CliError(f"{name}: more than one promotion's id begins so; write more of it", USAGE)
     raise CliError(f"{name}: no such directory or file, and no promotion with records in {kept}", USAGE)
 
 

@@ -41,6 +41,19 @@ def test_a_promotion_by_its_id(tmp_path: Path, started: list[list[str]]) -> None
             worst.run(name, None, {}, as_json=False)
 
 
+def test_a_promotion_by_the_beginning_of_its_id(tmp_path: Path, started: list[list[str]]) -> None:
+    kept = tmp_path / "home" / "artifacts" / "records"
+    for name in ("abc1", "abd2", "abd"):
+        (kept / name).mkdir(parents=True)
+    worst.run("abc", None, {}, as_json=False)
+    worst.run("abd", None, {}, as_json=False)
+    assert started == [[str(kept / "abc1")], [str(kept / "abd")]]
+    with pytest.raises(CliError, match="more than one promotion"):
+        worst.run("ab", None, {}, as_json=False)
+    with pytest.raises(CliError, match="no such directory"):
+        worst.run("abc12", None, {}, as_json=False)
+
+
 def test_a_checkpoint_without_tokenizer_is_refused(tmp_path: Path, started: list[list[str]]) -> None:
     with pytest.raises(CliError, match="no such tokenizer"):
         worst.run(str(tmp_path), tmp_path / "nowhere", {}, as_json=False)
