@@ -210,7 +210,9 @@ def promote(
     train: Annotated[str, typer.Option(help="Name of the registered training build.")],
     inference: Annotated[str, typer.Option(help="Name of the registered candidate build.")],
     suite: Annotated[str, typer.Option(help="Name of a registered suite.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it; exit 0 promoted, 1 stopped.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it; exit 0 promoted, 1 stopped, 3 awaiting approval.")
+    ] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
 ) -> None:
